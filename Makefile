@@ -1,0 +1,27 @@
+# Everything that a fresh machine with Python 3.11 and make needs: make demo, make test.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUN = $(VENV)/bin/python -m
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/installed
+	$(RUN) experiments.refine
+
+test: lint
+	$(RUN) pytest
+
+lint: $(VENV)/installed
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+$(VENV)/installed: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --requirement requirements.txt
+	$(RUN) pip install --quiet --no-deps --editable .
+	touch $@
+
+clean:
+	rm -rf $(VENV) outputs

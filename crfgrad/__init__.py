@@ -1,0 +1,35 @@
+"""Conditional random fields with learned potentials, for segmentation networks in PyTorch."""
+
+from crfgrad.crf import CRF
+from crfgrad.energy import Energy
+from crfgrad.lattice import PermutohedralLattice
+from crfgrad.potentials import (
+    BilateralPotential,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    Potential,
+    SpatialPotential,
+    UnaryPotential,
+)
+from crfgrad.rounding import round_labels
+from crfgrad.simplex import project_simplex
+from crfgrad.solvers import FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, Solver
+
+__all__ = [
+    "CRF",
+    "BilateralPotential",
+    "Energy",
+    "FrankWolfe",
+    "GaussianBilateralPotential",
+    "GaussianSpatialPotential",
+    "MeanField",
+    "MirrorDescent",
+    "PermutohedralLattice",
+    "Potential",
+    "ProjectedGradient",
+    "Solver",
+    "SpatialPotential",
+    "UnaryPotential",
+    "project_simplex",
+    "round_labels",
+]

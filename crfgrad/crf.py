@@ -1,0 +1,95 @@
+"""The CRF as a layer behind a segmentation network."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from crfgrad.checks import check_finite, check_inputs
+from crfgrad.energy import Energy
+from crfgrad.potentials import BilateralPotential, Potential, SpatialPotential, UnaryPotential
+from crfgrad.solvers import ProjectedGradient, Solver
+
+
+class CRF(nn.Module):
+    """Refines a network's class scores by minimising a learned energy (CRF-Grad, Larsson et al. 2017).
+
+    ``CRF(num_classes)`` is the paper's full model: unary term, free 9 x 9 filters, free filters on
+    the permutohedral lattice, and 5 steps of projected gradient descent.
+
+    Args:
+        num_classes: Number of labels L, 2 or more.
+        potentials: Pairwise potentials: classes or functions that are called with ``num_classes``
+            (``functools.partial`` sets their other arguments), or finished potentials.
+        solver: Minimises the energy. ``crf.solver`` may be replaced after training.
+        unary: The unary potential.
+        save_memory: Keep only q of each iteration for the backward pass and recompute the rest.
+        check_colour: Refuse images that cannot be colours 0..255. False for other kinds of channels.
+
+    Shape:
+        - logits: (B, L, H, W), any floating-point type
+        - image: (B, C, H, W), colours 0..255, uint8 or floating-point, of the size of the logits
+        - result: (B, L, H, W), q^T, in float64 if the logits are, else in float32
+
+    Example:
+        >>> crf = CRF(num_classes=3).eval()
+        >>> q = crf(torch.randn(2, 3, 32, 48), torch.randint(256, (2, 3, 32, 48)))
+        >>> q.shape, bool(torch.allclose(q.sum(1), torch.ones(2, 32, 48)))
+        (torch.Size([2, 3, 32, 48]), True)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        potentials: Sequence[Callable[[int], Potential]] | None = None,
+        solver: Solver | None = None,
+        unary: UnaryPotential | None = None,
+        save_memory: bool = False,
+        check_colour: bool = True,
+    ) -> None:
+        super().__init__()
+        if potentials is None:
+            potentials = [SpatialPotential, BilateralPotential]
+        self.num_classes = num_classes
+        self.unary = UnaryPotential() if unary is None else unary
+        self.potentials = nn.ModuleList(_build(potential, num_classes) for potential in potentials)
+        self.solver = ProjectedGradient() if solver is None else solver
+        self.save_memory = save_memory
+        self.check_colour = check_colour
+
+    def forward(self, logits: Tensor, image: Tensor) -> Tensor:
+        """Logits and image -> q^T."""
+        with torch.autocast(logits.device.type, enabled=False):
+            q: Tensor = self.solver(self.energy(logits, image), self.initial(logits), self.save_memory)
+        check_finite("the result of the CRF, so one of its parameters,", q)
+        return q
+
+    def energy(self, logits: Tensor, image: Tensor) -> Energy:
+        """The energy of these images, for any q or labelling of them."""
+        check_inputs(logits, image, self.num_classes, self.check_colour)
+        with torch.autocast(logits.device.type, enabled=False):
+            logits = logits.to(_precision(logits))
+            image = image.to(logits.dtype)
+            potentials = cast(list[Potential], self.potentials)
+            messages = [potential.bind(image) for potential in potentials]
+            return Energy(self.unary(logits), messages, all(potential.symmetric for potential in potentials))
+
+    def trajectory(self, logits: Tensor, image: Tensor) -> Iterator[Tensor]:
+        """Yields q^0, ..., q^T."""
+        return self.solver.trajectory(self.energy(logits, image), self.initial(logits))
+
+    def initial(self, logits: Tensor) -> Tensor:
+        """q^0 = softmax(logits)."""
+        return logits.to(_precision(logits)).softmax(dim=1)
+
+
+def _build(potential: Callable[[int], Potential], num_classes: int) -> Potential:
+    built = potential if isinstance(potential, Potential) else potential(num_classes)
+    if built.num_classes != num_classes:
+        raise ValueError(f"{type(built).__name__} was built for {built.num_classes} classes, the CRF has {num_classes}")
+    return built
+
+
+def _precision(logits: Tensor) -> torch.dtype:
+    return torch.promote_types(logits.dtype, torch.float32)

@@ -1,0 +1,81 @@
+"""Geometry of the permutohedral lattice in integer coordinates.
+
+The lattice A*_d of Adams et al. (2010) is spanned by d of the d + 1 vectors along which it is
+blurred; the last one is minus their sum. In that basis a lattice point is an integer vector a in
+Z^d and the Delaunay simplices are those of the Kuhn triangulation: the simplex around a point y
+starts at floor(y) and adds the basis vectors in order of decreasing fraction. So embedding is
+floor and sort, a vertex is a short integer vector without redundant coordinates, and a neighbour
+is that vector plus a constant.
+"""
+
+import itertools
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+def embedding_matrix(dimension: int) -> Tensor:
+    """The (d, d) float64 matrix A with y = A f, lattice coordinates of a feature vector f.
+
+    Scaled as in Adams et al.: splat, [1 2 1]/4 along every axis, and slice together have unit
+    variance in feature space. Oriented as there too, so that results carry over.
+    """
+    elevate = torch.zeros(dimension + 1, dimension, dtype=torch.float64)
+    for column in range(dimension):
+        length = math.sqrt((column + 1) * (column + 2))
+        elevate[: column + 1, column] = 1 / length
+        elevate[column + 1, column] = -(column + 1) / length
+    return math.sqrt(2 / 3) * (elevate[:-1] - elevate[-1:])
+
+
+def tap_offsets(dimension: int, radius: int) -> Tensor:
+    """Offsets of the (s+1)^(d+1) - s^(d+1) taps of a full filter, as integer vectors: (taps, d).
+
+    Tap 0 is the centre; taps 2i + 1 and 2i + 2 are opposite to each other.
+    """
+    steps = itertools.product(range(radius + 1), repeat=dimension + 1)
+    offsets = {tuple(n - step[-1] for n in step[:-1]) for step in steps if min(step) == 0}
+    zero = (0,) * dimension
+    half = sorted((offset for offset in offsets if offset > zero), key=lambda offset: (squared_length(offset), offset))
+    ordered = [zero]
+    for offset in half:
+        ordered += [offset, tuple(-a for a in offset)]
+    return torch.tensor(ordered, dtype=torch.int64).reshape(len(ordered), dimension)
+
+
+def opposite_taps(taps: int) -> Tensor:
+    """For each tap the index of the opposite one: 0, 2, 1, 4, 3, ..."""
+    index = torch.arange(taps)
+    return torch.where(index == 0, index, index - 1 + 2 * (index % 2))
+
+
+def squared_length(offset: tuple[int, ...]) -> float:
+    """Squared length of a lattice vector in feature space."""
+    return 1.5 * (sum(a * a for a in offset) - sum(offset) ** 2 / (len(offset) + 1))
+
+
+@lru_cache(maxsize=64)
+def gaussian_taps(dimension: int, radius: int) -> tuple[float, tuple[float, ...]]:
+    """A Gaussian as a full filter: the factor to put on the features, and the weight of each tap.
+
+    A filter of few taps is narrower than the Gaussian it samples. Features multiplied by the factor
+    make the lattice coarse enough that splat, taps exp(-r^2 / 2) (r: distance of the tap) and slice
+    together have unit variance, as splat and slice alone have 1/4 at factor 1.
+    """
+    squared = [squared_length(tuple(offset)) for offset in tap_offsets(dimension, radius).tolist()]
+
+    def weights(factor: float) -> list[float]:
+        return [math.exp(-0.5 * r2 / factor**2) for r2 in squared]
+
+    def variance(factor: float) -> float:
+        gauss = weights(factor)
+        taps = sum(g * r2 for g, r2 in zip(gauss, squared, strict=True)) / sum(gauss) / dimension
+        return (0.25 + taps) / factor**2
+
+    low, high = 0.25, 8.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if variance(middle) > 1 else (low, middle)
+    return high, tuple(weights(high))

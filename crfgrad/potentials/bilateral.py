@@ -1,0 +1,187 @@
+"""Bilateral potentials: cost by difference in position and colour, filtered on a lattice (8)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from crfgrad.lattice import PermutohedralLattice, gaussian_taps, opposite_taps
+from crfgrad.potentials.base import Message, Potential, positive, potts, symmetrised
+
+
+class _LatticePotential(Potential):
+    """Features, lattice and normalisation, which the free and the Gaussian potential share.
+
+    K is D^-1/2 (S^T F S) D^-1/2 with S the splat, F the filter on the lattice and D what the
+    Gaussian filter makes of ones: symmetric if F is, and independent of the size of the image.
+    """
+
+    def __init__(self, num_classes: int, radius: int, image_channels: int, symmetric: bool, exclude_self: bool) -> None:
+        super().__init__(num_classes, symmetric)
+        self.radius = int(positive("radius", radius))
+        self.image_channels = image_channels
+        self.exclude_self = exclude_self
+        self.feature_scale, gaussian = gaussian_taps(2 + image_channels, self.radius)
+        self.register_buffer("gaussian", torch.tensor(gaussian), persistent=False)
+
+    gaussian: Tensor
+
+    def widths(self) -> Tensor:
+        """Widths of the features x, y and the channels of the image: (2 + C,)."""
+        raise NotImplementedError
+
+    def lattice(self, image: Tensor) -> PermutohedralLattice:
+        """The lattice of an image (B, C, H, W), in units of the widths."""
+        if self.image_channels and image.shape[1] != self.image_channels:
+            raise ValueError(
+                f"the image has {image.shape[1]} channels, {type(self).__name__} was built for "
+                f"{self.image_channels}: give it image_channels={image.shape[1]}"
+            )
+        batch, _, height, width = image.shape
+        y, x = torch.meshgrid(
+            torch.arange(height, device=image.device, dtype=image.dtype),
+            torch.arange(width, device=image.device, dtype=image.dtype),
+            indexing="ij",
+        )
+        position = torch.stack([x, y]).expand(batch, 2, height, width)
+        features = torch.cat([position, image[:, : self.image_channels].detach()], dim=1)  # (B, d, H, W)
+        return PermutohedralLattice(
+            features * (self.feature_scale / self.widths().to(image.dtype))[:, None, None], self.radius
+        )
+
+    def extra_repr(self) -> str:
+        """Shown by print(crf)."""
+        widths = ", ".join(f"{width:.3g}" for width in self.widths().tolist())
+        return f"{super().extra_repr()}, widths=({widths}), exclude_self={self.exclude_self}"
+
+    def _normaliser(self, lattice: PermutohedralLattice, image: Tensor) -> Tensor:
+        """D^-1/2: (B, 1, H, W)."""
+        ones = image.new_ones(len(image), 1, *image.shape[2:])
+        return lattice.slice(lattice.filter(lattice.splat(ones), self.gaussian.to(image.dtype))).rsqrt()
+
+
+class BilateralPotential(_LatticePotential):
+    r"""A free filter on the permutohedral lattice for each pair of labels.
+
+    .. math:: v_{il} = \sum_{j, m} k_{lm}(f_i - f_j)\, q_{jm}, \quad f = (x / \sigma_{xy}, y / \sigma_{xy},
+        r / \sigma_{rgb}, g / \sigma_{rgb}, b / \sigma_{rgb})
+
+    ``weight[n, l, m]`` is the cost that label l at a vertex pays for label m at tap n from it. It
+    starts as a Gaussian times Potts, equal to ``GaussianBilateralPotential`` of the same widths.
+
+    Args:
+        num_classes: Number of labels L.
+        sigma_xy: Width of the features in pixels.
+        sigma_rgb: Width in grey levels of 0..255, one for all channels of the image or one for each.
+        scale: Factor on the initial Gaussian. A pixel whose surroundings of like colour have
+            another label pays about this cost.
+        radius: Reach s in lattice steps: (s+1)^(d+1) - s^(d+1) taps, 63 for s = 1 and a colour image.
+        image_channels: Channels of the image; 0 uses the position alone.
+        symmetric: Hold the filter at the opposite tap to the transpose.
+        exclude_self: Take out what a pixel brings to itself through the lattice, exactly.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        sigma_xy: float = 40.0,
+        sigma_rgb: float | Sequence[float] = 10.0,
+        scale: float = 3.0,
+        radius: int = 1,
+        image_channels: int = 3,
+        symmetric: bool = True,
+        exclude_self: bool = True,
+    ) -> None:
+        super().__init__(num_classes, radius, image_channels, symmetric, exclude_self)
+        # a buffer, saved with the weights: learned filters mean nothing without their widths
+        self.register_buffer("sigma", _widths(sigma_xy, sigma_rgb, image_channels))
+        self.weight = nn.Parameter(scale * self.gaussian[:, None, None] * potts(num_classes))
+
+    sigma: Tensor
+
+    def widths(self) -> Tensor:
+        """See ``_LatticePotential``."""
+        return self.sigma
+
+    def kernel(self) -> Tensor:
+        """The filters as they act: (taps, L, L)."""
+        if not self.symmetric:
+            return self.weight
+        return (self.weight + self.weight[opposite_taps(len(self.weight))].mT) / 2
+
+    def bind(self, image: Tensor) -> Message:
+        """See ``Potential.bind``."""
+        lattice = self.lattice(image)
+        normaliser = self._normaliser(lattice, image)
+        kernel = self.kernel().to(image.dtype)
+
+        def message(q: Tensor) -> Tensor:
+            sent = normaliser * q
+            received = lattice.slice(lattice.filter(lattice.splat(sent), kernel))
+            if self.exclude_self:
+                received = received - lattice.filter_self(sent, kernel)
+            return normaliser * received
+
+        return message
+
+
+class GaussianBilateralPotential(_LatticePotential):
+    r"""The bilateral potential with the shape held to a Gaussian of learned widths and strength.
+
+    .. math:: k_{lm}(f_i - f_j) = \mu_{lm} \exp(-|f_i - f_j|^2 / 2) / \sqrt{D_i D_j}
+
+    Args:
+        num_classes: Number of labels L.
+        sigma_xy: Initial width in pixels.
+        sigma_rgb: Initial width in grey levels of 0..255, one for all channels or one for each.
+        strength: Initial compatibility: a pixel whose surroundings of like colour have another label
+            pays about this cost.
+        radius: Reach in lattice steps; more is closer to a Gaussian, and slower.
+        image_channels: Channels of the image; 0 uses the position alone.
+        symmetric: Hold mu symmetric.
+        exclude_self: Take out what a pixel brings to itself through the lattice, exactly.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        sigma_xy: float = 40.0,
+        sigma_rgb: float | Sequence[float] = 10.0,
+        strength: float = 3.0,
+        radius: int = 1,
+        image_channels: int = 3,
+        symmetric: bool = True,
+        exclude_self: bool = True,
+    ) -> None:
+        super().__init__(num_classes, radius, image_channels, symmetric, exclude_self)
+        log_sigma = _widths(sigma_xy, sigma_rgb, image_channels).log()
+        self.log_sigma_xy = nn.Parameter(log_sigma[0].clone())
+        self.log_sigma_rgb = nn.Parameter(log_sigma[2:].clone())
+        self.compatibility = nn.Parameter(strength * potts(num_classes))
+
+    def widths(self) -> Tensor:
+        """See ``_LatticePotential``."""
+        return torch.cat([self.log_sigma_xy.expand(2), self.log_sigma_rgb]).exp()
+
+    def bind(self, image: Tensor) -> Message:
+        """See ``Potential.bind``."""
+        lattice = self.lattice(image)
+        normaliser = self._normaliser(lattice, image)
+        taps = self.gaussian.to(image.dtype)
+        own = lattice.filter_self(torch.ones_like(normaliser), taps) if self.exclude_self else 0
+        compatibility = symmetrised(self.compatibility, self.symmetric).to(image.dtype)
+
+        def message(q: Tensor) -> Tensor:
+            sent = normaliser * q
+            received = lattice.slice(lattice.filter(lattice.splat(sent), taps)) - own * sent
+            return torch.einsum("lm,bmhw->blhw", compatibility, normaliser * received)
+
+        return message
+
+
+def _widths(sigma_xy: float, sigma_rgb: float | Sequence[float], image_channels: int) -> Tensor:
+    """One width for each feature x, y and channel: (2 + C,)."""
+    colour = [sigma_rgb] * image_channels if isinstance(sigma_rgb, float | int) else list(sigma_rgb)
+    if len(colour) != image_channels:
+        raise ValueError(f"sigma_rgb has {len(colour)} widths, but image_channels is {image_channels}")
+    return torch.tensor([positive("sigma_xy", sigma_xy)] * 2 + [positive("sigma_rgb", width) for width in colour])

@@ -1,0 +1,33 @@
+"""The unary potential (3)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from crfgrad.potentials.base import positive
+
+
+class UnaryPotential(nn.Module):
+    r"""Cost of a label from the network's belief in it: :math:`\psi_i(l) = -w_u \log(z_{il} + \epsilon)`.
+
+    Args:
+        unary_weight: Initial value of the learned weight w_u.
+        eps: The epsilon added to the probabilities z = softmax(logits). It bounds the cost of a
+            label that the network excludes to -w_u log(eps).
+    """
+
+    def __init__(self, unary_weight: float = 0.5, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.unary_weight = nn.Parameter(torch.tensor(float(unary_weight)))
+        self.eps = positive("eps", eps)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """(B, L, H, W) logits -> (B, L, H, W) costs psi."""
+        log_z = logits.log_softmax(dim=1)
+        log_eps = log_z.new_tensor(math.log(self.eps))
+        return -self.unary_weight.to(logits.dtype) * torch.logaddexp(log_z, log_eps)
+
+    def extra_repr(self) -> str:
+        """Shown by print(crf)."""
+        return f"eps={self.eps}"

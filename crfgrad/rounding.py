@@ -1,0 +1,50 @@
+"""From q to a labelling that costs no more: Proposition 1 of the paper, at any image size."""
+
+import torch
+from torch import Tensor
+
+from crfgrad.energy import Energy, one_hot
+
+
+@torch.no_grad()
+def round_labels(energy: Energy, q: Tensor) -> Tensor:
+    r"""Rounds q to labels x with E(x) <= E(q), for each image.
+
+    No pixel interacts with itself, so E is linear in each q_i, and some corner of the simplex is no
+    worse than q_i with the other pixels held. The proof moves one pixel after the other. Here as many
+    as possible move at once: the exact change of E for a group,
+    :math:`\langle \Delta, (\nabla E(q) + \nabla E(q + \Delta)) / 2 \rangle`, decides whether it may; if
+    not, every second pixel of it is tried, and so on down to a single one, which always may.
+
+    Args:
+        energy: The energy; its potentials must exclude the interaction of a pixel with itself.
+        q: Distributions on the simplex (leak 0).
+
+    Shape:
+        - q: (B, L, H, W)
+        - result: (B, H, W), int64
+
+    Example:
+        >>> energy = Energy(unary=torch.tensor([0.0, 1.0]).reshape(1, 2, 1, 1), messages=[])
+        >>> round_labels(energy, torch.tensor([0.4, 0.6]).reshape(1, 2, 1, 1))
+        tensor([[[0]]])
+    """
+    if q.min() < -1e-4 or (q.sum(dim=1) - 1).abs().max() > 1e-4:
+        raise ValueError("q is not on the simplex, so rounding has no guarantee: run the solver with leak 0")
+    slope = energy.derivative(q)
+    pending = (q.amax(dim=1) < 1).flatten(1)  # (B, H*W), pixels that are not yet at a corner
+    spacing = torch.ones(len(q), 1, dtype=torch.int64, device=q.device)
+    while pending.any():
+        rank = pending.cumsum(dim=1) - 1
+        group = pending & (rank % spacing == 0)
+        moving = group.unflatten(1, q.shape[2:])[:, None]  # (B, 1, H, W)
+        best = one_hot(slope.argmin(dim=1), q.shape[1]).to(q.dtype)
+        moved = torch.where(moving, best, q)
+        moved_slope = energy.derivative(moved)
+        change = ((moved - q) * (slope + moved_slope)).sum(dim=(1, 2, 3))
+        accepted = (change <= 0) | (group.sum(dim=1) <= 1)  # (B,)
+        q = torch.where(accepted[:, None, None, None], moved, q)
+        slope = torch.where(accepted[:, None, None, None], moved_slope, slope)
+        pending &= ~(group & accepted[:, None])
+        spacing = torch.where(accepted[:, None], (spacing // 2).clamp_min(1), spacing * 2)
+    return q.argmax(dim=1)

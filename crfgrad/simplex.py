@@ -1,0 +1,75 @@
+"""Euclidean projection onto the probability simplex (Algorithm 2 of the paper), with a leak."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _threshold(x: Tensor) -> Tensor:
+    """The t with sum(max(x - t, 0)) = 1 along the last dimension: (..., L) -> (..., 1)."""
+    ranked = x.sort(dim=-1, descending=True).values
+    count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
+    candidate = (ranked.cumsum(-1) - 1) / count  # t if the k largest entries were the support
+    support_size = (ranked > candidate).sum(-1, keepdim=True)
+    return candidate.gather(-1, support_size - 1)
+
+
+class _SimplexProjection(torch.autograd.Function):
+    """f_l = x_l - t on the support, leak * (x_l - t) elsewhere.
+
+    Its Jacobian, with c_l the slope at the *output* index l (1 on the support, else the leak), is
+    df_l/dx_m = c_l (delta_lm - dt/dx_m) with dt/dx_m = 1/|support| on the support, else 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, leak: float) -> Tensor:
+        # The support lies within 1 of the maximum, so shifting keeps float32 exact at any scale.
+        shifted = x - x.amax(-1, keepdim=True)
+        distance = shifted - _threshold(shifted)
+        ctx.save_for_backward(distance > 0)
+        ctx.leak = leak
+        return distance.clamp_min(0) + leak * distance.clamp_max(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (support,) = ctx.saved_tensors
+        sloped = torch.where(support, grads[0], ctx.leak * grads[0])
+        mean = sloped.sum(-1, keepdim=True) / support.sum(-1, keepdim=True)
+        return torch.where(support, sloped - mean, sloped), None
+
+
+def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
+    r"""Projects every vector along ``dim`` onto the probability simplex.
+
+    .. math:: f_l(x) = \max(x_l - t, 0) + \alpha \min(x_l - t, 0), \quad \sum_l \max(x_l - t, 0) = 1
+
+    With leak 0 this is the Euclidean projection. A leak keeps a gradient where the projection is
+    flat; its result has negative entries and is not on the simplex.
+
+    Args:
+        x: Finite values of any scale, float32 or float64.
+        dim: The dimension of the labels.
+        leak: The slope alpha below the threshold, 0 to 1.
+
+    Returns:
+        A tensor of the shape of ``x``. The gradient is the closed-form Jacobian product, and it can
+        be differentiated again.
+
+    Example:
+        >>> project_simplex(torch.tensor([[0.9, 0.6, -1.0]]))
+        tensor([[0.6500, 0.3500, 0.0000]])
+    """
+    if not 0 <= leak <= 1:
+        raise ValueError(f"leak must be between 0 and 1, got {leak}")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"project_simplex needs float32 or float64, got {x.dtype}: convert x first")
+    if x.shape[dim] == 0:
+        raise ValueError(f"x has no labels along dimension {dim}: its shape is {tuple(x.shape)}")
+    if x.numel() == 0:
+        return x.clone()
+    low, high = torch.aminmax(x)
+    if not (torch.isfinite(low) & torch.isfinite(high)):
+        raise ValueError(f"x holds NaN or infinity (minimum {low:g}, maximum {high:g}): nothing to project onto")
+    projected: Tensor = _SimplexProjection.apply(x.movedim(dim, -1), leak)
+    return projected.movedim(-1, dim)

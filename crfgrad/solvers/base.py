@@ -1,0 +1,68 @@
+"""The loop that all solvers share."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from crfgrad.energy import Energy
+
+
+class Solver(nn.Module, ABC):
+    """Minimises an energy over the simplex, starting at q^0, in T unrolled iterations.
+
+    A subclass says what one step does; it knows nothing of images or potentials.
+
+    Args:
+        iterations: T. May be changed after training.
+        step_size: gamma, or its initial value if learned.
+        learn_step_size: Make the step size a parameter (by its logarithm, so it stays positive).
+    """
+
+    def __init__(self, iterations: int = 5, step_size: float = 0.5, learn_step_size: bool = False) -> None:
+        super().__init__()
+        if iterations < 0:
+            raise ValueError(f"iterations must be 0 or more, got {iterations}")
+        if not step_size > 0:
+            raise ValueError(f"step_size must be positive, got {step_size}")
+        self.iterations = iterations
+        self.log_step_size = nn.Parameter(torch.tensor(math.log(step_size))) if learn_step_size else None
+        self._step_size = step_size
+
+    @property
+    def step_size(self) -> float | Tensor:
+        """The step size gamma."""
+        return self._step_size if self.log_step_size is None else self.log_step_size.exp()
+
+    @abstractmethod
+    def step(self, q: Tensor, gradient: Tensor) -> Tensor:
+        """One iteration: q^t and psi + K q^t -> q^(t+1), all (B, L, H, W)."""
+
+    def trajectory(self, energy: Energy, q: Tensor, save_memory: bool = False) -> Iterator[Tensor]:
+        """Yields q^0, ..., q^T; with ``save_memory`` the backward pass recomputes each iteration."""
+
+        def advance(q: Tensor) -> Tensor:
+            return self.step(q, energy.gradient(q))
+
+        yield q
+        for _ in range(self.iterations):
+            q = checkpoint(advance, q, use_reentrant=False) if save_memory else advance(q)
+            yield q
+
+    def energies(self, energy: Energy, q: Tensor) -> Tensor:
+        """E(q^0), ..., E(q^T) of each image: (T + 1, B)."""
+        return torch.stack([energy(state) for state in self.trajectory(energy, q)])
+
+    def forward(self, energy: Energy, q: Tensor, save_memory: bool = False) -> Tensor:
+        """Returns q^T."""
+        for state in self.trajectory(energy, q, save_memory):
+            q = state
+        return q
+
+    def extra_repr(self) -> str:
+        """Shown by print(crf)."""
+        step_size = self._step_size if self.log_step_size is None else float(self.log_step_size.detach().exp())
+        return f"iterations={self.iterations}, step_size={step_size:.3g}"

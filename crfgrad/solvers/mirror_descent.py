@@ -1,0 +1,19 @@
+"""Entropic mirror descent."""
+
+import torch
+from torch import Tensor
+
+from crfgrad.solvers.base import Solver
+
+
+class MirrorDescent(Solver):
+    r"""A multiplicative step: :math:`q \leftarrow \mathrm{softmax}(\log q - \gamma \nabla E)`.
+
+    It never leaves the inside of the simplex. Labels below the smallest normal number of the dtype
+    count as that number, since log 0 has no gradient.
+    """
+
+    def step(self, q: Tensor, gradient: Tensor) -> Tensor:
+        """See ``Solver.step``."""
+        log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
+        return (log_q - self.step_size * gradient).softmax(dim=1)

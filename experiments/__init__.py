@@ -1,0 +1,1 @@
+"""What produces the pictures, tables and numbers."""

@@ -1,0 +1,244 @@
+"""The CRF as a layer: gradients end to end, precision, batches, sizes, saving, and bad input."""
+
+import copy
+import io
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.func import functional_call
+
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    FrankWolfe,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    MeanField,
+    MirrorDescent,
+    ProjectedGradient,
+    Solver,
+    SpatialPotential,
+)
+from tests.crfgrad.test_potentials import randomise
+
+SOLVERS = [ProjectedGradient, MeanField, MirrorDescent, FrankWolfe]
+
+
+def inputs(
+    batch: int = 2, labels: int = 3, height: int = 8, width: int = 11, channels: int = 3
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(batch + height)
+    logits = torch.randn(batch, labels, height, width, generator=generator)
+    return logits, 255 * torch.rand(batch, channels, height, width, generator=generator)
+
+
+def random_crf(labels: int = 3, solver: Solver | None = None) -> CRF:
+    crf = CRF(labels, solver=solver).eval()
+    for potential in crf.potentials:
+        randomise(potential).float()
+    return crf
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_end_to_end(solver: type[Solver], gaussian: bool) -> None:
+    """Logits, w_u, spatial and bilateral weights or widths and strengths, and the step size."""
+    free = [partial(SpatialPotential, radius=1), partial(BilateralPotential, image_channels=1, sigma_xy=3.0)]
+    held = [GaussianSpatialPotential, partial(GaussianBilateralPotential, sigma_xy=3.0)]
+    crf = CRF(2, held if gaussian else free, solver(iterations=3, step_size=0.3, learn_step_size=True))
+    for potential in crf.potentials:
+        randomise(potential)
+    crf.double()
+    logits, image = inputs(batch=1, labels=2, height=2, width=3, channels=3 if gaussian else 1)
+    image = 0.2 * image
+    parameters = {name: parameter.detach().clone() for name, parameter in crf.named_parameters()}
+    assert len(parameters) == (7 if gaussian else 4)
+
+    def apply(logits: Tensor, *values: Tensor) -> Tensor:
+        return functional_call(crf, dict(zip(parameters, values, strict=True)), (logits, image))
+
+    assert gradcheck(apply, [x.requires_grad_() for x in (logits.double(), *parameters.values())])
+
+
+def test_default_is_the_model_of_the_paper() -> None:
+    crf = CRF(5)
+    assert float(crf.unary.unary_weight.detach()) == 0.5
+    spatial, bilateral = crf.potentials
+    assert isinstance(spatial, SpatialPotential)
+    assert isinstance(bilateral, BilateralPotential)
+    assert spatial.weight.shape == (5, 5, 9, 9)
+    assert bilateral.weight.shape == (63, 5, 5)
+    assert isinstance(crf.solver, ProjectedGradient)
+    assert (crf.solver.iterations, crf.solver.step_size, crf.solver.eval_leak) == (5, 0.5, 0.0)
+    assert all(parameter.requires_grad for parameter in crf.parameters())
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_batch_gives_what_its_images_give(solver: type[Solver]) -> None:
+    crf = random_crf(solver=solver())
+    logits, image = inputs(batch=3)
+    together = crf(logits, image)
+    single = torch.cat([crf(logits[i : i + 1], image[i : i + 1]) for i in range(3)])
+    assert torch.allclose(together, single, atol=1e-6)
+
+
+def test_other_sizes_in_between_change_nothing() -> None:
+    crf = random_crf()
+    logits, image = inputs()
+    before = crf(logits, image)
+    for height, width in ((20, 5), (1, 1), (9, 30)):
+        assert crf(*inputs(batch=1, height=height, width=width)).shape == (1, 3, height, width)
+    assert torch.equal(crf(logits, image), before)
+
+
+@pytest.mark.parametrize("labels", [2, 7, 30])
+def test_any_number_of_labels(labels: int) -> None:
+    q = CRF(labels).eval()(*inputs(labels=labels))
+    assert (q.sum(1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("channels", [1, 2, 6])
+def test_any_number_of_channels(channels: int) -> None:
+    crf = CRF(3, [SpatialPotential, partial(BilateralPotential, image_channels=channels)]).eval()
+    assert torch.isfinite(crf(*inputs(channels=channels))).all()
+    with pytest.raises(ValueError, match=f"{channels} channels.*image_channels={channels}"):
+        CRF(3)(*inputs(channels=channels))
+
+
+def test_autocast_computes_in_float32() -> None:
+    crf, (logits, image) = random_crf(), inputs()
+    expected = crf(logits, image)
+    energy = crf.energy(logits, image)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(crf(logits, image), expected)
+        assert torch.equal(energy(expected), crf.energy(logits, image)(expected))
+        assert torch.equal(list(crf.trajectory(logits, image))[-1], expected)
+    assert torch.equal(energy(expected), crf.energy(logits, image)(expected))
+    half = crf(logits.bfloat16(), image.bfloat16())
+    assert half.dtype == torch.float32
+    assert torch.allclose(half, expected, atol=0.3)
+
+
+def test_training_under_autocast_gives_float32_gradients() -> None:
+    crf, (logits, image) = random_crf().train(), inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = crf(logits, image)[:, 0].sum()
+    loss.backward()
+    reference = copy.deepcopy(crf)
+    reference.zero_grad()
+    reference(logits, image)[:, 0].sum().backward()
+    for mixed, full in zip(crf.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(mixed.grad, full.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_float64_agrees_with_float32() -> None:
+    crf, (logits, image) = random_crf(), inputs()
+    precise = copy.deepcopy(crf).double()(logits.double(), image.double())
+    assert precise.dtype == torch.float64
+    assert torch.allclose(crf(logits, image).double(), precise, atol=1e-5)
+    assert torch.allclose(crf(logits.double(), image), precise, atol=1e-12)  # the logits decide
+
+
+def test_state_dict_round_trip_and_deep_copy() -> None:
+    crf, (logits, image) = random_crf(), inputs()
+    buffer = io.BytesIO()
+    torch.save(crf.state_dict(), buffer)
+    buffer.seek(0)
+    other = CRF(3, [SpatialPotential, partial(BilateralPotential, sigma_xy=7.0)]).eval()
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    assert torch.equal(other(logits, image), crf(logits, image))  # the widths came along
+    assert torch.equal(copy.deepcopy(crf)(logits, image), crf(logits, image))
+
+
+def test_solver_can_be_replaced_after_training() -> None:
+    crf, (logits, image) = random_crf(), inputs()
+    first = crf(logits, image)
+    state = set(crf.state_dict())
+    crf.solver = MeanField(iterations=10)
+    assert not torch.allclose(crf(logits, image), first, atol=1e-3)
+    assert set(crf.state_dict()) == state
+    crf.solver = ProjectedGradient().eval()
+    assert torch.equal(crf(logits, image), first)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_saving_memory_changes_no_gradient(solver: type[Solver]) -> None:
+    crf, (logits, image) = random_crf(solver=solver()).train(), inputs()
+    gradients = []
+    for crf.save_memory in (False, True):
+        x = logits.clone().requires_grad_()
+        crf.zero_grad()
+        (crf(x, image) ** 2).sum().backward()
+        gradients.append([x.grad, *(parameter.grad.clone() for parameter in crf.parameters())])
+    for kept, recomputed in zip(*gradients, strict=True):
+        assert torch.allclose(kept, recomputed, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_free_filters_learn_a_texture_that_no_smoothing_prior_can_hold(solver: type[Solver]) -> None:
+    truth = (torch.arange(16) % 2).expand(4, 16, 16)  # stripes of one pixel: neighbours differ
+    logits = 2 * torch.nn.functional.one_hot(truth, 2).movedim(-1, 1) + 3 * torch.randn(4, 2, 16, 16)
+    image = torch.full((4, 3, 16, 16), 128.0)
+    crf = CRF(2, solver=solver())
+    optimiser = torch.optim.Adam(crf.parameters(), lr=0.03)
+    for _ in range(40):
+        q = crf(logits, image)
+        optimiser.zero_grad()
+        (q.gather(1, truth[:, None]) - 1).square().mean().backward()
+        optimiser.step()
+    with torch.no_grad():
+        refined = crf.eval()(logits, image).argmax(1)
+    assert (logits.argmax(1) == truth).float().mean() < 0.75
+    assert (refined == truth).float().mean() > 0.97
+
+
+def test_images_that_must_work() -> None:
+    crf = random_crf()
+    logits, image = inputs()
+    bytes_ = image.to(torch.uint8)
+    assert torch.allclose(crf(logits, bytes_), crf(logits, bytes_.float()))
+    assert torch.isfinite(crf(*inputs(batch=1, height=1, width=1))).all()
+    assert torch.isfinite(crf(*inputs(height=3, width=2))).all()  # smaller than the kernel
+    assert torch.isfinite(crf(logits, torch.zeros_like(image))).all()  # black
+    assert torch.isfinite(crf(logits, torch.full_like(image, 255.0))).all()
+    assert torch.isfinite(crf(logits, bytes_.clamp_max(1))).all()  # uint8 is never a wrong scale
+    assert torch.isfinite(crf(1e4 * logits, image)).all()
+
+
+def test_bad_input_gets_one_clear_sentence() -> None:
+    crf = CRF(3)
+    logits, image = inputs()
+    nan = logits.clone()
+    nan[0, 0, 0, 0] = torch.nan
+    cases = [
+        (logits, image[:, :, :4], "logits are 8 x 11 but the image is 4 x 11"),
+        (logits[:, :2], image, "logits have 2 channels, but the CRF was built for 3 classes"),
+        (nan, image, r"logits holds? NaN or infinity \(1 of"),
+        (logits, image / 0, "image holds NaN or infinity"),
+        (logits, image / 255, "runs from .* which looks normalised: the CRF needs colours 0..255"),
+        (logits, image - 128, "looks normalised"),
+        (logits[:0], image[:0], "logits is empty"),
+        (logits[:1], image, "logits are a batch of 1, the image is a batch of 2"),
+        (logits[0], image[0], "logits must have 4 dimensions"),
+        (logits, image[:, 0], "image must have 4 dimensions"),
+    ]
+    for bad_logits, bad_image, sentence in cases:
+        with pytest.raises(ValueError, match=sentence):
+            crf(bad_logits, bad_image)
+    with pytest.raises(TypeError, match="floating-point"):
+        crf(logits.long(), image)
+    with pytest.raises(ValueError, match="was built for 4 classes, the CRF has 3"):
+        CRF(3, [SpatialPotential(4)])
+    assert CRF(3, check_colour=False)(logits, image - 128).shape == logits.shape
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_broken_parameter_is_noticed(solver: type[Solver]) -> None:
+    crf = CRF(3, solver=solver())
+    with torch.no_grad():
+        crf.unary.unary_weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        crf(*inputs())

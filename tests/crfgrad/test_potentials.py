@@ -1,0 +1,248 @@
+"""Each potential: against O(N^2) sums over pairs, its gradients, its initial values."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.func import functional_call
+
+from crfgrad import (
+    BilateralPotential,
+    Energy,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    Potential,
+    SpatialPotential,
+    UnaryPotential,
+)
+from crfgrad.lattice import gaussian_taps
+from tests.crfgrad.oracles import (
+    apply_matrix,
+    lattice_matrix,
+    message_matrix,
+    pairwise_energy,
+    spatial_matrix,
+    without_self,
+)
+
+LABELS, HEIGHT, WIDTH = 3, 3, 4
+
+
+def randomise(potential: Potential) -> Potential:
+    """Moves every parameter away from its initial value, so that no term is zero."""
+    with torch.no_grad():
+        for parameter in potential.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return potential.double()
+
+
+def random_image(batch: int = 1, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    return 40 * torch.rand(batch, channels, height, width, dtype=torch.float64)
+
+
+def random_q(batch: int = 1, labels: int = LABELS, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    return torch.randn(batch, labels, height, width, dtype=torch.float64).softmax(1)
+
+
+class PotentialTester:
+    """What holds for every potential; a subclass names it and its dense matrix."""
+
+    build: ClassVar[Callable[..., Potential]]
+
+    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+        """K of one image as (N, L, N, L), built pair by pair."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("symmetric", [True, False])
+    def test_message_energy_and_gradient_are_sums_over_pairs(self, symmetric: bool) -> None:
+        potential = randomise(self.build(LABELS, symmetric=symmetric))
+        image, q, unary = random_image(), random_q(), torch.randn(1, LABELS, HEIGHT, WIDTH, dtype=torch.float64)
+        matrix = self.matrix(potential, image)
+        energy = Energy(unary, [potential.bind(image)], symmetric)
+        assert torch.allclose(energy.pairwise(q), apply_matrix(matrix, q), atol=1e-12)
+        assert torch.allclose(energy.gradient(q), unary + apply_matrix(matrix, q), atol=1e-12)
+        assert torch.allclose(energy(q), (unary * q).sum() + pairwise_energy(matrix, q), atol=1e-12)
+        both = (matrix + matrix.permute(2, 3, 0, 1)) / 2
+        assert torch.allclose(energy.derivative(q), unary + apply_matrix(both, q), atol=1e-12)
+
+    @pytest.mark.parametrize("symmetric", [True, False])
+    def test_symmetry_and_no_self_interaction(self, symmetric: bool) -> None:
+        potential = randomise(self.build(LABELS, symmetric=symmetric))
+        matrix = message_matrix(potential.bind(random_image()), (LABELS, HEIGHT, WIDTH))
+        assert matrix.diagonal(dim1=0, dim2=2).abs().max() < 1e-14
+        assert torch.allclose(matrix, matrix.permute(2, 3, 0, 1), atol=1e-12) is symmetric
+
+    @pytest.mark.parametrize("symmetric", [True, False])
+    def test_gradients(self, symmetric: bool) -> None:
+        potential = randomise(self.build(2, symmetric=symmetric))
+        image, q = random_image(height=2, width=3), random_q(labels=2, height=2, width=3).requires_grad_()
+        names = [name for name, _ in potential.named_parameters()]
+
+        class Bound(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.potential = potential
+
+            def forward(self, q: Tensor) -> Tensor:
+                return self.potential.bind(image)(q)
+
+        def apply(q: Tensor, *parameters: Tensor) -> Tensor:
+            values = {f"potential.{name}": value for name, value in zip(names, parameters, strict=True)}
+            return functional_call(Bound(), values, (q,))
+
+        parameters = [parameter.detach().clone().requires_grad_() for parameter in potential.parameters()]
+        assert gradcheck(apply, (q, *parameters))
+
+    def test_a_batch_is_its_images(self) -> None:
+        potential = randomise(self.build(LABELS)).float()
+        image, q = random_image(batch=3).float(), random_q(batch=3).float()
+        single = [potential.bind(image[i : i + 1])(q[i : i + 1]) for i in range(3)]
+        assert torch.allclose(potential.bind(image)(q), torch.cat(single), atol=1e-6)
+
+    def test_refuses_a_single_label(self) -> None:
+        with pytest.raises(ValueError, match="num_classes must be 2 or more"):
+            self.build(1)
+
+
+class TestSpatial(PotentialTester):
+    build = partial(SpatialPotential, radius=2)
+
+    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+        assert isinstance(potential, SpatialPotential)
+        return spatial_matrix(potential.kernel(), *image.shape[2:])
+
+
+class TestGaussianSpatial(PotentialTester):
+    build = partial(GaussianSpatialPotential, radius=2, sigma=1.3)
+
+    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+        assert isinstance(potential, GaussianSpatialPotential)
+        mu = potential.compatibility
+        mu = (mu + mu.T) / 2 if potential.symmetric else mu
+        shift = torch.arange(-2, 3).double()
+        gaussian = torch.exp(-(shift[:, None] ** 2 + shift**2) / (2 * potential.sigma**2))
+        gaussian[2, 2] = 0
+        return spatial_matrix(mu[:, :, None, None] * gaussian / gaussian.sum(), *image.shape[2:])
+
+
+class TestBilateral(PotentialTester):
+    build = partial(BilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
+
+    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+        assert isinstance(potential, BilateralPotential)
+        return self.dense(potential.lattice(image).offsets, potential.kernel(), image, potential.widths())
+
+    def dense(self, offsets: Tensor, kernel: Tensor, image: Tensor, widths: Tensor) -> Tensor:
+        """D^-1/2 (S^T F S) D^-1/2 without its diagonal, from Adams' construction."""
+        _, channels, height, width = image.shape
+        scale, taps = gaussian_taps(2 + channels, 1)
+        y, x = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
+        features = (torch.cat([torch.stack([x, y]), image[0]]) * scale / widths[:, None, None]).flatten(1)
+        gaussian = torch.tensor(taps).double()[:, None, None]
+        norm = lattice_matrix(features.detach(), offsets, gaussian)[:, 0, :, 0].sum(1).rsqrt()
+        dense = lattice_matrix(features.detach(), offsets, kernel)
+        return without_self(norm[:, None, None, None] * dense * norm[None, None, :, None])
+
+    def test_self_interaction_can_stay(self) -> None:
+        image = random_image()
+        with_self = self.build(2, exclude_self=False).double().bind(image)
+        without = self.build(2).double().bind(image)
+        matrix = message_matrix(with_self, (2, HEIGHT, WIDTH))
+        assert matrix.diagonal(dim1=0, dim2=2).abs().max() > 0.1
+        assert torch.allclose(without_self(matrix), message_matrix(without, (2, HEIGHT, WIDTH)), atol=1e-12)
+
+    @pytest.mark.parametrize("channels", [0, 1, 2, 4])
+    def test_any_number_of_channels(self, channels: int) -> None:
+        potential = self.build(2, image_channels=channels).double()
+        image, q = random_image(channels=max(channels, 3) if channels == 0 else channels), random_q(labels=2)
+        assert potential.bind(image)(q).shape == q.shape
+
+    def test_a_width_for_each_channel(self) -> None:
+        potential = self.build(2, sigma_rgb=[5.0, 10.0, 20.0])
+        assert potential.widths().tolist() == pytest.approx([3.0, 3.0, 5.0, 10.0, 20.0])
+        with pytest.raises(ValueError, match="2 widths, but image_channels is 3"):
+            self.build(2, sigma_rgb=[5.0, 10.0])
+
+    def test_refuses_an_image_with_other_channels(self) -> None:
+        with pytest.raises(ValueError, match="image_channels=4"):
+            self.build(2).double().bind(random_image(channels=4))
+
+    def test_message_does_not_grow_with_the_image(self) -> None:
+        for size in (8, 16, 32):
+            message = self.build(2, sigma_xy=100.0).bind(torch.full((1, 3, size, size), 100.0))
+            q = torch.stack([torch.zeros(size, size), torch.ones(size, size)])[None]
+            assert float(message(q)[0, 0].mean().detach()) == pytest.approx(3.0, rel=0.1)
+
+
+class TestGaussianBilateral(TestBilateral):
+    build = partial(GaussianBilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
+
+    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+        assert isinstance(potential, GaussianBilateralPotential)
+        mu = potential.compatibility
+        mu = (mu + mu.T) / 2 if potential.symmetric else mu
+        _, taps = gaussian_taps(5, 1)
+        kernel = torch.tensor(taps).double()[:, None, None] * mu
+        return self.dense(potential.lattice(image).offsets, kernel, image, potential.widths())
+
+
+def test_free_filters_start_as_the_gaussian_ones() -> None:
+    image, q = random_image(), random_q()
+    free, gaussian = BilateralPotential(LABELS).double(), GaussianBilateralPotential(LABELS).double()
+    assert torch.allclose(free.bind(image)(q), gaussian.bind(image)(q), atol=1e-6)
+    assert not SpatialPotential(LABELS).weight.any()
+    assert SpatialPotential(LABELS).weight.shape == (LABELS, LABELS, 9, 9)
+    assert BilateralPotential(LABELS).weight.shape == (63, LABELS, LABELS)
+    assert not BilateralPotential(LABELS).weight.diagonal(dim1=1, dim2=2).any()
+
+
+def test_total_energy_is_the_sum_of_all_terms() -> None:
+    image, q, logits = random_image(), random_q(), torch.randn(1, LABELS, HEIGHT, WIDTH, dtype=torch.float64)
+    spatial, bilateral = randomise(TestSpatial.build(LABELS)), randomise(TestBilateral.build(LABELS))
+    matrix = TestSpatial().matrix(spatial, image) + TestBilateral().matrix(bilateral, image)
+    psi = -0.5 * torch.log(logits.softmax(1) + 1e-6)
+    energy = Energy(UnaryPotential().double()(logits), [spatial.bind(image), bilateral.bind(image)])
+    assert torch.allclose(energy(q), (psi * q).sum() + pairwise_energy(matrix, q), atol=1e-12)
+    assert torch.allclose(energy.gradient(q), psi + apply_matrix(matrix, q), atol=1e-12)
+    labels = torch.randint(LABELS, (1, HEIGHT, WIDTH))
+    corner = torch.nn.functional.one_hot(labels, LABELS).movedim(-1, 1).double()
+    assert torch.allclose(energy.of_labels(labels), (psi * corner).sum() + pairwise_energy(matrix, corner), atol=1e-12)
+
+
+def test_tiny_and_huge_widths_stay_finite() -> None:
+    q = random_q().float()
+    for sigma in (0.01, 1e3):
+        message = GaussianSpatialPotential(LABELS, sigma=sigma).bind(random_image().float())(q)
+        assert torch.isfinite(message).all()
+        message = GaussianBilateralPotential(LABELS, sigma_xy=sigma, sigma_rgb=20 * sigma).bind(random_image().float())(
+            q
+        )
+        assert torch.isfinite(message).all()
+
+
+class TestUnary:
+    def test_formula_and_stability(self) -> None:
+        logits = torch.tensor([[2.0, -1.0, 0.5]], dtype=torch.float64)[:, :, None, None]
+        expected = -0.5 * torch.log(logits.softmax(1) + 1e-6)
+        assert torch.allclose(UnaryPotential().double()(logits), expected)
+        extreme = torch.tensor([[500.0, -500.0]])[:, :, None, None].requires_grad_()
+        cost = UnaryPotential(unary_weight=1.0, eps=1e-30)(extreme)
+        assert cost.flatten().tolist() == pytest.approx([0.0, 69.0776], abs=1e-3)
+        assert torch.isfinite(torch.autograd.grad(cost.sum(), extreme)[0]).all()
+
+    def test_gradients(self) -> None:
+        unary = UnaryPotential().double()
+        logits = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+
+        def apply(logits: Tensor, weight: Tensor) -> Tensor:
+            return functional_call(unary, {"unary_weight": weight}, (logits,))
+
+        assert gradcheck(apply, (logits, unary.unary_weight.detach().requires_grad_()))
+
+    def test_refuses_eps_zero(self) -> None:
+        with pytest.raises(ValueError, match="eps must be positive"):
+            UnaryPotential(eps=0.0)

@@ -1,0 +1,71 @@
+"""Proposition 1: against the enumeration of all labellings, and its guarantee on larger images."""
+
+import pytest
+import torch
+
+from crfgrad import CRF, Energy, MeanField, round_labels
+from experiments.scene import make_logits, make_scene
+from tests.crfgrad.oracles import all_labelings
+from tests.crfgrad.test_potentials import TestBilateral, TestSpatial, random_image, random_q, randomise
+
+
+def random_crf(labels: int, symmetric: bool) -> CRF:
+    potentials = [build(labels, symmetric=symmetric) for build in (TestSpatial.build, TestBilateral.build)]
+    return CRF(labels, [randomise(potential) for potential in potentials], check_colour=False).double()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_distribution_beats_the_best_labelling(seed: int, symmetric: bool) -> None:
+    torch.manual_seed(seed)
+    crf, logits, image = (
+        random_crf(3, symmetric),
+        torch.randn(1, 3, 2, 3, dtype=torch.float64),
+        random_image(1, 3, 2, 3),
+    )
+    every = all_labelings(3, 2, 3)  # (729, 2, 3)
+    with torch.no_grad():
+        energy = crf.energy(logits.expand(len(every), -1, -1, -1), image.expand(len(every), -1, -1, -1))
+        best = energy.of_labels(every).min()
+        q = random_q(len(every), 3, 2, 3)
+        labels = round_labels(energy, q)
+        assert (energy.of_labels(labels) <= energy(q) + 1e-12).all()
+        assert (energy.of_labels(labels) >= best - 1e-12).all()
+        assert (energy(q) >= best - 1e-12).all()
+        for _ in range(100):  # as far down as it goes: local minima of the relaxation
+            q = torch.softmax(torch.log(q.clamp_min(1e-300)) - 0.5 * energy.derivative(q), 1)
+        assert (energy(q) >= best - 1e-12).all()
+        assert (energy.of_labels(round_labels(energy, q)) <= energy(q) + 1e-12).all()
+        assert energy(q).min() == pytest.approx(float(best), abs=1e-3)  # and min E(q) is E(x*)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("strength", [0.3, 3.0, 30.0])
+def test_never_raises_the_energy_of_random_fields(strength: float, symmetric: bool) -> None:
+    crf = random_crf(4, symmetric)
+    with torch.no_grad():
+        for potential in crf.potentials:
+            potential.weight *= strength
+    energy = crf.energy(torch.randn(3, 4, 24, 32, dtype=torch.float64), random_image(3, 3, 24, 32))
+    q = random_q(3, 4, 24, 32)
+    assert (energy.of_labels(round_labels(energy, q)) <= energy(q) + 1e-9).all()
+
+
+def test_a_picture_after_mean_field() -> None:
+    image, labels = make_scene(90, 120)
+    logits = make_logits(labels)[None]
+    crf = CRF(4, solver=MeanField()).eval()
+    with torch.no_grad():
+        q, energy = crf(logits, image[None]), crf.energy(logits, image[None])
+        assert energy.of_labels(round_labels(energy, q)) <= energy(q)
+
+
+def test_corners_stay_and_a_tie_is_decided() -> None:
+    energy = Energy(torch.zeros(1, 2, 1, 3), [])
+    q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]).T.reshape(1, 2, 1, 3)
+    assert round_labels(energy, q).tolist() == [[[0, 1, 0]]]
+
+
+def test_refuses_q_off_the_simplex() -> None:
+    with pytest.raises(ValueError, match="leak 0"):
+        round_labels(Energy(torch.zeros(1, 2, 1, 1), []), torch.tensor([1.1, -0.1]).reshape(1, 2, 1, 1))
