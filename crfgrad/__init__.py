@@ -1,6 +1,7 @@
 """Conditional random fields with learned potentials, for segmentation networks in PyTorch."""
 
 from crfgrad.crf import CRF
+from crfgrad.dense_crf import DenseCRF
 from crfgrad.energy import Energy
 from crfgrad.lattice import PermutohedralLattice
 from crfgrad.potentials import (
@@ -18,6 +19,7 @@ from crfgrad.solvers import FrankWolfe, MeanField, MirrorDescent, ProjectedGradi
 __all__ = [
     "CRF",
     "BilateralPotential",
+    "DenseCRF",
     "Energy",
     "FrankWolfe",
     "GaussianBilateralPotential",

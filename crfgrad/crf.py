@@ -62,12 +62,16 @@ class CRF(nn.Module):
         """Logits and image -> q^T."""
         with torch.autocast(logits.device.type, enabled=False):
             q: Tensor = self.solver(self.energy(logits, image), self.initial(logits), self.save_memory)
-        check_finite("the result of the CRF, so one of its parameters,", q)
+        check_finite("the result of the CRF: check its parameters", q)
         return q
 
     def energy(self, logits: Tensor, image: Tensor) -> Energy:
         """The energy of these images, for any q or labelling of them."""
-        check_inputs(logits, image, self.num_classes, self.check_colour)
+        check_inputs(logits, image, colour=self.check_colour)
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(
+                f"logits have {logits.shape[1]} channels, the CRF was built for {self.num_classes} classes"
+            )
         with torch.autocast(logits.device.type, enabled=False):
             logits = logits.to(_precision(logits))
             image = image.to(logits.dtype)

@@ -1,10 +1,9 @@
 """Bilateral potentials: cost by difference in position and colour, filtered on a lattice (8)."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
+from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice, gaussian_taps, opposite_taps
 from crfgrad.potentials.base import Message, Potential, positive, potts, symmetrised
 
@@ -37,14 +36,7 @@ class _LatticePotential(Potential):
                 f"the image has {image.shape[1]} channels, {type(self).__name__} was built for "
                 f"{self.image_channels}: give it image_channels={image.shape[1]}"
             )
-        batch, _, height, width = image.shape
-        y, x = torch.meshgrid(
-            torch.arange(height, device=image.device, dtype=image.dtype),
-            torch.arange(width, device=image.device, dtype=image.dtype),
-            indexing="ij",
-        )
-        position = torch.stack([x, y]).expand(batch, 2, height, width)
-        features = torch.cat([position, image[:, : self.image_channels].detach()], dim=1)  # (B, d, H, W)
+        features = torch.cat([positions(image), image[:, : self.image_channels].detach()], dim=1)  # (B, d, H, W)
         return PermutohedralLattice(
             features * (self.feature_scale / self.widths().to(image.dtype))[:, None, None], self.radius
         )
@@ -85,7 +77,7 @@ class BilateralPotential(_LatticePotential):
         self,
         num_classes: int,
         sigma_xy: float = 40.0,
-        sigma_rgb: float | Sequence[float] = 10.0,
+        sigma_rgb: Widths = 10.0,
         scale: float = 3.0,
         radius: int = 1,
         image_channels: int = 3,
@@ -146,7 +138,7 @@ class GaussianBilateralPotential(_LatticePotential):
         self,
         num_classes: int,
         sigma_xy: float = 40.0,
-        sigma_rgb: float | Sequence[float] = 10.0,
+        sigma_rgb: Widths = 10.0,
         strength: float = 3.0,
         radius: int = 1,
         image_channels: int = 3,
@@ -179,9 +171,7 @@ class GaussianBilateralPotential(_LatticePotential):
         return message
 
 
-def _widths(sigma_xy: float, sigma_rgb: float | Sequence[float], image_channels: int) -> Tensor:
+def _widths(sigma_xy: float, sigma_rgb: Widths, image_channels: int) -> Tensor:
     """One width for each feature x, y and channel: (2 + C,)."""
-    colour = [sigma_rgb] * image_channels if isinstance(sigma_rgb, float | int) else list(sigma_rgb)
-    if len(colour) != image_channels:
-        raise ValueError(f"sigma_rgb has {len(colour)} widths, but image_channels is {image_channels}")
-    return torch.tensor([positive("sigma_xy", sigma_xy)] * 2 + [positive("sigma_rgb", width) for width in colour])
+    position = spread_widths("sigma_xy", sigma_xy, 2)
+    return torch.tensor(position + spread_widths("sigma_rgb", sigma_rgb, image_channels))

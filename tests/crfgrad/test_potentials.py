@@ -164,7 +164,7 @@ class TestBilateral(PotentialTester):
     def test_a_width_for_each_channel(self) -> None:
         potential = self.build(2, sigma_rgb=[5.0, 10.0, 20.0])
         assert potential.widths().tolist() == pytest.approx([3.0, 3.0, 5.0, 10.0, 20.0])
-        with pytest.raises(ValueError, match="2 widths, but image_channels is 3"):
+        with pytest.raises(ValueError, match="sigma_rgb has 2 widths for 3 channels"):
             self.build(2, sigma_rgb=[5.0, 10.0])
 
     def test_refuses_an_image_with_other_channels(self) -> None:

@@ -1,0 +1,127 @@
+"""The Gaussian dense CRF of Krähenbühl and Koltun (2011), to refine probability maps."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from crfgrad.checks import check_inputs
+from crfgrad.energy import Energy
+from crfgrad.features import Widths, positions, spread_widths
+from crfgrad.lattice import PermutohedralLattice
+from crfgrad.potentials.base import Message
+from crfgrad.solvers import MeanField, Solver
+
+Array = TypeVar("Array", np.ndarray, Tensor)
+Compatibility = float | Sequence[float] | np.ndarray | Tensor
+
+
+class DenseCRF(nn.Module):
+    r"""Refines probabilities with two Gaussian kernels and fixed parameters; nothing is learned.
+
+    .. math:: k(f_i, f_j) = \exp(-|f_i - f_j|^2 / 2) / \sqrt{D_i D_j}
+
+    on positions, and on positions and colours. Parameters mean what they mean in the established
+    implementations; like them it keeps what a pixel brings to itself.
+
+    Args:
+        gaussian_sxy: Width of the position kernel in pixels, one number or (x, y).
+        gaussian_compat: Compatibility of the position kernel. A number w rewards equal labels by w
+            (Potts); a vector is the cost of each label with itself, a matrix that of each pair.
+            0 leaves the kernel out.
+        bilateral_sxy: Width in position of the bilateral kernel, one number or (x, y).
+        bilateral_srgb: Its width in colour, 0..255, one number or one for each channel.
+        bilateral_compat: Its compatibility.
+        iterations: Number of iterations.
+        solver: Solver to build with that number: ``MeanField`` or ``ProjectedGradient``, say.
+        eps: Probabilities below this count as this.
+
+    Shape:
+        - probabilities: (L, H, W) or (B, L, H, W), numpy or torch
+        - image: numpy (H, W, C) or (B, H, W, C), torch (C, H, W) or (B, C, H, W); colours 0..255
+        - result: as the probabilities, float32
+
+    Example:
+        >>> probabilities = np.full((2, 20, 30), 0.5, dtype=np.float32)
+        >>> image = np.zeros((20, 30, 3), dtype=np.uint8)
+        >>> q = DenseCRF()(probabilities, image)
+        >>> q.shape, q.dtype
+        ((2, 20, 30), dtype('float32'))
+    """
+
+    def __init__(
+        self,
+        gaussian_sxy: Widths = 3.0,
+        gaussian_compat: Compatibility = 3.0,
+        bilateral_sxy: Widths = 80.0,
+        bilateral_srgb: Widths = 13.0,
+        bilateral_compat: Compatibility = 10.0,
+        iterations: int = 5,
+        solver: Callable[[int], Solver] = MeanField,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.gaussian_sxy = gaussian_sxy
+        self.gaussian_compat = gaussian_compat
+        self.bilateral_sxy = bilateral_sxy
+        self.bilateral_srgb = bilateral_srgb
+        self.bilateral_compat = bilateral_compat
+        self.solver = solver(iterations).eval()
+        self.eps = eps
+
+    def forward(self, probabilities: Array, image: Array) -> Array:
+        """Probabilities and image -> refined probabilities."""
+        if isinstance(probabilities, np.ndarray):
+            pixels = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, -3)))
+            with torch.no_grad():
+                return self(torch.from_numpy(np.ascontiguousarray(probabilities)), pixels).numpy()
+        if probabilities.dim() == 3:
+            return self(probabilities[None], image[None])[0]
+        energy = self.energy(probabilities, image)
+        refined: Tensor = self.solver(energy, (-energy.unary).softmax(dim=1))
+        return refined
+
+    def energy(self, probabilities: Tensor, image: Tensor) -> Energy:
+        """The energy of a batch: (B, L, H, W) and (B, C, H, W)."""
+        check_inputs(probabilities, image, name="probabilities")
+        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-4:
+            low, high = float(probabilities.min()), float(probabilities.max())
+            raise ValueError(f"probabilities run from {low:.3g} to {high:.3g}, not 0 to 1: give softmax(logits)")
+        probabilities = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
+        unary = -probabilities.clamp_min(self.eps).log()
+        position = positions(unary)
+        colour = torch.cat([position, image.to(unary.dtype)], dim=1)
+        bilateral_widths = spread_widths("bilateral_sxy", self.bilateral_sxy, 2)
+        bilateral_widths += spread_widths("bilateral_srgb", self.bilateral_srgb, image.shape[1])
+        messages = []
+        for compat, features, widths in (
+            (self.gaussian_compat, position, spread_widths("gaussian_sxy", self.gaussian_sxy, 2)),
+            (self.bilateral_compat, colour, bilateral_widths),
+        ):
+            if not isinstance(compat, float | int) or compat != 0:
+                lattice = PermutohedralLattice(features / unary.new_tensor(widths)[:, None, None])
+                messages.append(_message(lattice, _cost(compat, unary)))
+        return Energy(unary, messages, symmetric=False)  # the separable blur is not quite symmetric
+
+
+def _message(lattice: PermutohedralLattice, cost: Tensor) -> Message:
+    normaliser = lattice.gaussian(cost.new_ones(lattice.batch, 1, *lattice.shape)).rsqrt()
+
+    def message(q: Tensor) -> Tensor:
+        return torch.einsum("lm,bmhw->blhw", cost, normaliser * lattice.gaussian(normaliser * q))
+
+    return message
+
+
+def _cost(compat: Compatibility, unary: Tensor) -> Tensor:
+    """Number, vector or matrix -> cost of each pair of labels (L, L)."""
+    labels = unary.shape[1]
+    given = torch.as_tensor(compat, dtype=unary.dtype, device=unary.device)
+    if given.dim() == 0:
+        return -given * torch.eye(labels, dtype=unary.dtype, device=unary.device)
+    cost = given.diag() if given.dim() == 1 else given
+    if cost.shape != (labels, labels):
+        raise ValueError(f"compat has shape {tuple(given.shape)}, but the probabilities have {labels} labels")
+    return cost
