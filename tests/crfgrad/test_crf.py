@@ -22,7 +22,7 @@ from crfgrad import (
     Solver,
     SpatialPotential,
 )
-from tests.crfgrad.test_potentials import randomise
+from tests.crfgrad.fields import randomise
 
 SOLVERS = [ProjectedGradient, MeanField, MirrorDescent, FrankWolfe]
 

@@ -20,6 +20,16 @@ from crfgrad import (
     UnaryPotential,
 )
 from crfgrad.lattice import gaussian_taps
+from tests.crfgrad.fields import (
+    HEIGHT,
+    LABELS,
+    WIDTH,
+    random_image,
+    random_q,
+    randomise,
+    small_bilateral,
+    small_spatial,
+)
 from tests.crfgrad.oracles import (
     apply_matrix,
     lattice_matrix,
@@ -28,24 +38,6 @@ from tests.crfgrad.oracles import (
     spatial_matrix,
     without_self,
 )
-
-LABELS, HEIGHT, WIDTH = 3, 3, 4
-
-
-def randomise(potential: Potential) -> Potential:
-    """Moves every parameter away from its initial value, so that no term is zero."""
-    with torch.no_grad():
-        for parameter in potential.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    return potential.double()
-
-
-def random_image(batch: int = 1, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
-    return 40 * torch.rand(batch, channels, height, width, dtype=torch.float64)
-
-
-def random_q(batch: int = 1, labels: int = LABELS, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
-    return torch.randn(batch, labels, height, width, dtype=torch.float64).softmax(1)
 
 
 class PotentialTester:
@@ -109,7 +101,7 @@ class PotentialTester:
 
 
 class TestSpatial(PotentialTester):
-    build = partial(SpatialPotential, radius=2)
+    build = small_spatial
 
     def matrix(self, potential: Potential, image: Tensor) -> Tensor:
         assert isinstance(potential, SpatialPotential)
@@ -130,7 +122,7 @@ class TestGaussianSpatial(PotentialTester):
 
 
 class TestBilateral(PotentialTester):
-    build = partial(BilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
+    build = small_bilateral
 
     def matrix(self, potential: Potential, image: Tensor) -> Tensor:
         assert isinstance(potential, BilateralPotential)
@@ -202,7 +194,7 @@ def test_free_filters_start_as_the_gaussian_ones() -> None:
 
 def test_total_energy_is_the_sum_of_all_terms() -> None:
     image, q, logits = random_image(), random_q(), torch.randn(1, LABELS, HEIGHT, WIDTH, dtype=torch.float64)
-    spatial, bilateral = randomise(TestSpatial.build(LABELS)), randomise(TestBilateral.build(LABELS))
+    spatial, bilateral = randomise(small_spatial(LABELS)), randomise(small_bilateral(LABELS))
     matrix = TestSpatial().matrix(spatial, image) + TestBilateral().matrix(bilateral, image)
     psi = -0.5 * torch.log(logits.softmax(1) + 1e-6)
     energy = Energy(UnaryPotential().double()(logits), [spatial.bind(image), bilateral.bind(image)])

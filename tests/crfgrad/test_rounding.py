@@ -5,12 +5,12 @@ import torch
 
 from crfgrad import CRF, Energy, MeanField, round_labels
 from experiments.scene import make_logits, make_scene
+from tests.crfgrad.fields import random_image, random_q, randomise, small_bilateral, small_spatial
 from tests.crfgrad.oracles import all_labelings
-from tests.crfgrad.test_potentials import TestBilateral, TestSpatial, random_image, random_q, randomise
 
 
 def random_crf(labels: int, symmetric: bool) -> CRF:
-    potentials = [build(labels, symmetric=symmetric) for build in (TestSpatial.build, TestBilateral.build)]
+    potentials = [build(labels, symmetric=symmetric) for build in (small_spatial, small_bilateral)]
     return CRF(labels, [randomise(potential) for potential in potentials], check_colour=False).double()
 
 

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from crfgrad import CRF, Energy, FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, Solver, SpatialPotential
 from crfgrad.potentials import Message
-from tests.crfgrad.test_potentials import TestBilateral, TestSpatial, random_image, random_q, randomise
+from tests.crfgrad.fields import random_image, random_q, randomise, small_bilateral, small_spatial
 
 
 def dense_energy(seed: int, batch: int = 1, labels: int = 3, height: int = 2, width: int = 3) -> Energy:
@@ -102,7 +102,7 @@ class TestProjectedGradient(SolverTester):
     @pytest.mark.parametrize("seed", range(5))
     def test_energy_falls_at_every_iteration_below_the_step_bound(self, seed: int) -> None:
         torch.manual_seed(seed)
-        potentials = [randomise(TestSpatial.build(3)), randomise(TestBilateral.build(3))]
+        potentials = [randomise(small_spatial(3)), randomise(small_bilateral(3))]
         crf = CRF(3, potentials).double().eval()
         logits, image = 2 * torch.randn(6, 3, 7, 9, dtype=torch.float64), random_image(batch=6, height=7, width=9)
         energy = crf.energy(logits, image)

@@ -1,0 +1,30 @@
+"""Small random fields that several tests share."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from crfgrad import BilateralPotential, Potential, SpatialPotential
+
+LABELS, HEIGHT, WIDTH = 3, 3, 4
+
+
+def randomise(potential: Potential) -> Potential:
+    """Moves every parameter away from its initial value, so that no term is zero."""
+    with torch.no_grad():
+        for parameter in potential.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return potential.double()
+
+
+def random_image(batch: int = 1, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    return 40 * torch.rand(batch, channels, height, width, dtype=torch.float64)
+
+
+def random_q(batch: int = 1, labels: int = LABELS, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    return torch.randn(batch, labels, height, width, dtype=torch.float64).softmax(1)
+
+
+small_spatial = partial(SpatialPotential, radius=2)
+small_bilateral = partial(BilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
