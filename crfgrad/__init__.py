@@ -4,6 +4,7 @@ from crfgrad.crf import CRF
 from crfgrad.dense_crf import DenseCRF
 from crfgrad.energy import Energy
 from crfgrad.lattice import PermutohedralLattice
+from crfgrad.loss import log_distribution
 from crfgrad.potentials import (
     BilateralPotential,
     GaussianBilateralPotential,
@@ -32,6 +33,7 @@ __all__ = [
     "Solver",
     "SpatialPotential",
     "UnaryPotential",
+    "log_distribution",
     "project_simplex",
     "round_labels",
 ]

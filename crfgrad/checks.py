@@ -19,7 +19,7 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", colour: bo
                 f"{what} must have 4 dimensions (batch, channels, height, width), got {tuple(tensor.shape)}"
             )
         if 0 in tensor.shape:
-            raise ValueError(f"{what} is empty: its shape is {tuple(tensor.shape)}")
+            raise ValueError(f"nothing in {what}: its shape is {tuple(tensor.shape)}")
     if not scores.is_floating_point():
         raise TypeError(f"{name} must be floating-point, got {scores.dtype}")
     if scores.shape[0] != image.shape[0]:
@@ -32,13 +32,9 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", colour: bo
         raise ValueError(f"{name} are on {scores.device} but the image is on {image.device}: move one to the other")
     check_finite(name, scores)
     check_finite("image", image)
-    if colour and image.dtype != torch.uint8:
-        low, high = torch.aminmax(image)
-        if low < 0 or 0 < high <= 1:
-            raise ValueError(
-                f"the image runs from {float(low):.3g} to {float(high):.3g}, which looks normalised: the CRF needs "
-                "colours 0..255 (for other kinds of channels, build it with check_colour=False)"
-            )
+    if colour and image.is_floating_point():
+        for index, single in enumerate(image):
+            _check_colour(index, single)
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
@@ -46,6 +42,37 @@ def check_finite(name: str, tensor: Tensor) -> None:
     finite = torch.isfinite(tensor)
     if not finite.all():
         raise ValueError(f"NaN or infinity in {name} ({int((~finite).sum())} of {tensor.numel()} values)")
+
+
+def check_positive(name: str, value: float) -> float:
+    """Returns the value, or raises a ValueError if it is not positive."""
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value
+
+
+def check_fraction(name: str, value: float) -> float:
+    """Returns the value, or raises a ValueError if it is not between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be between 0 and 1, got {value}")
+    return value
+
+
+def check_count(name: str, value: int, least: int) -> int:
+    """Returns the value, or raises a ValueError if it is no whole number or too small."""
+    if value != int(value) or value < least:
+        raise ValueError(f"{name} must be a whole number, {least} or more, got {value}")
+    return int(value)
+
+
+def _check_colour(index: int, image: Tensor) -> None:
+    low, high = (float(bound) for bound in torch.aminmax(image.detach()))
+    # values of just 0 and 1 are a nearly black image, not a normalised one
+    if low < 0 or (0 < high <= 1 and bool((image != image.round()).any())):
+        raise ValueError(
+            f"image {index} of the batch runs from {low:.3g} to {high:.3g}, which looks normalised: the CRF needs "
+            "colours 0..255 (for other kinds of channels, build it with check_colour=False)"
+        )
 
 
 def _size(tensor: Tensor) -> str:

@@ -1,12 +1,12 @@
 """The CRF as a layer behind a segmentation network."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from crfgrad.checks import check_finite, check_inputs
+from crfgrad.checks import check_count, check_finite, check_inputs
 from crfgrad.energy import Energy
 from crfgrad.potentials import BilateralPotential, Potential, SpatialPotential, UnaryPotential
 from crfgrad.solvers import ProjectedGradient, Solver
@@ -16,7 +16,8 @@ class CRF(nn.Module):
     """Refines a network's class scores by minimising a learned energy (CRF-Grad, Larsson et al. 2017).
 
     ``CRF(num_classes)`` is the paper's full model: unary term, free 9 x 9 filters, free filters on
-    the permutohedral lattice, and 5 steps of projected gradient descent.
+    the permutohedral lattice, and 5 steps of projected gradient descent. In training mode the leak of
+    the projection makes entries of q negative: put the loss on ``log_distribution(q)``.
 
     Args:
         num_classes: Number of labels L, 2 or more.
@@ -42,7 +43,7 @@ class CRF(nn.Module):
     def __init__(
         self,
         num_classes: int,
-        potentials: Sequence[Callable[[int], Potential]] | None = None,
+        potentials: Sequence[Callable[[int], Potential] | Potential] | None = None,
         solver: Solver | None = None,
         unary: UnaryPotential | None = None,
         save_memory: bool = False,
@@ -51,7 +52,7 @@ class CRF(nn.Module):
         super().__init__()
         if potentials is None:
             potentials = [SpatialPotential, BilateralPotential]
-        self.num_classes = num_classes
+        self.num_classes = check_count("num_classes", num_classes, least=2)
         self.unary = UnaryPotential() if unary is None else unary
         self.potentials = nn.ModuleList(_build(potential, num_classes) for potential in potentials)
         self.solver = ProjectedGradient() if solver is None else solver
@@ -60,10 +61,14 @@ class CRF(nn.Module):
 
     def forward(self, logits: Tensor, image: Tensor) -> Tensor:
         """Logits and image -> q^T."""
-        with torch.autocast(logits.device.type, enabled=False):
-            q: Tensor = self.solver(self.energy(logits, image), self.initial(logits), self.save_memory)
+        q: Tensor = self.solver(self.energy(logits, image), self.initial(logits), self.save_memory)
         check_finite("the result of the CRF: check its parameters", q)
         return q
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "solver":
+            value.train(self.training)  # a new solver leaks or not as the CRF that it joins
+        super().__setattr__(name, value)
 
     def energy(self, logits: Tensor, image: Tensor) -> Energy:
         """The energy of these images, for any q or labelling of them."""
@@ -88,7 +93,7 @@ class CRF(nn.Module):
         return logits.to(_precision(logits)).softmax(dim=1)
 
 
-def _build(potential: Callable[[int], Potential], num_classes: int) -> Potential:
+def _build(potential: Callable[[int], Potential] | Potential, num_classes: int) -> Potential:
     built = potential if isinstance(potential, Potential) else potential(num_classes)
     if built.num_classes != num_classes:
         raise ValueError(f"{type(built).__name__} was built for {built.num_classes} classes, the CRF has {num_classes}")

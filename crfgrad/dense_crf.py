@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crfgrad.checks import check_inputs
+from crfgrad.checks import check_inputs, check_positive
 from crfgrad.energy import Energy
 from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice
-from crfgrad.potentials.base import Message
+from crfgrad.potentials.base import Message, mix_labels
 from crfgrad.solvers import MeanField, Solver
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -41,7 +41,7 @@ class DenseCRF(nn.Module):
     Shape:
         - probabilities: (L, H, W) or (B, L, H, W), numpy or torch
         - image: numpy (H, W, C) or (B, H, W, C), torch (C, H, W) or (B, C, H, W); colours 0..255
-        - result: as the probabilities, float32
+        - result: as the probabilities, in float64 if they are, else in float32
 
     Example:
         >>> probabilities = np.full((2, 20, 30), 0.5, dtype=np.float32)
@@ -68,8 +68,13 @@ class DenseCRF(nn.Module):
         self.bilateral_sxy = bilateral_sxy
         self.bilateral_srgb = bilateral_srgb
         self.bilateral_compat = bilateral_compat
-        self.solver = solver(iterations).eval()
-        self.eps = eps
+        self.solver = solver(iterations)
+        self.eps = check_positive("eps", eps)
+        self.eval()
+
+    def train(self, mode: bool = True) -> "DenseCRF":
+        """Stays in evaluation mode, since nothing is learned."""
+        return super().train(False)
 
     def forward(self, probabilities: Array, image: Array) -> Array:
         """Probabilities and image -> refined probabilities."""
@@ -109,8 +114,8 @@ class DenseCRF(nn.Module):
 def _message(lattice: PermutohedralLattice, cost: Tensor) -> Message:
     normaliser = lattice.gaussian(cost.new_ones(lattice.batch, 1, *lattice.shape)).rsqrt()
 
-    def message(q: Tensor) -> Tensor:
-        return torch.einsum("lm,bmhw->blhw", cost, normaliser * lattice.gaussian(normaliser * q))
+    def message(q: Tensor, adjoint: bool = False) -> Tensor:
+        return mix_labels(cost, normaliser * lattice.gaussian(normaliser * q, adjoint), adjoint)
 
     return message
 

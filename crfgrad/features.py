@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from crfgrad.checks import check_positive
+
 Widths = float | Sequence[float]
 
 
@@ -24,6 +26,4 @@ def spread_widths(name: str, widths: Widths, count: int) -> list[float]:
     spread = [float(widths)] * count if isinstance(widths, float | int) else [float(width) for width in widths]
     if len(spread) != count:
         raise ValueError(f"{name} has {len(spread)} widths for {count} channels: give one for all, or {count}")
-    if not all(width > 0 for width in spread):
-        raise ValueError(f"{name} must be positive, got {widths}")
-    return spread
+    return [check_positive(name, width) for width in spread]

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from crfgrad.checks import check_finite
 from crfgrad.energy import Energy, one_hot
 
 
 @torch.no_grad()
 def round_labels(energy: Energy, q: Tensor) -> Tensor:
-    r"""Rounds q to labels x with E(x) <= E(q), for each image.
+    r"""Rounds q to labels x with E(x) <= E(q), for each image, up to the rounding errors of the dtype.
 
     No pixel interacts with itself, so E is linear in each q_i, and some corner of the simplex is no
     worse than q_i with the other pixels held. The proof moves one pixel after the other. Here as many
@@ -29,10 +30,11 @@ def round_labels(energy: Energy, q: Tensor) -> Tensor:
         >>> round_labels(energy, torch.tensor([0.4, 0.6]).reshape(1, 2, 1, 1))
         tensor([[[0]]])
     """
+    check_finite("q", q)
     if q.min() < -1e-4 or (q.sum(dim=1) - 1).abs().max() > 1e-4:
         raise ValueError("q is not on the simplex, so rounding has no guarantee: run the solver with leak 0")
     slope = energy.derivative(q)
-    pending = (q.amax(dim=1) < 1).flatten(1)  # (B, H*W), pixels that are not yet at a corner
+    pending = ((q != 0) & (q != 1)).any(dim=1).flatten(1)  # (B, H*W), pixels that are not yet at a corner
     spacing = torch.ones(len(q), 1, dtype=torch.int64, device=q.device)
     while pending.any():
         rank = pending.cumsum(dim=1) - 1
@@ -41,7 +43,7 @@ def round_labels(energy: Energy, q: Tensor) -> Tensor:
         best = one_hot(slope.argmin(dim=1), q.shape[1]).to(q.dtype)
         moved = torch.where(moving, best, q)
         moved_slope = energy.derivative(moved)
-        change = ((moved - q) * (slope + moved_slope)).sum(dim=(1, 2, 3))
+        change = ((moved - q) * (slope + moved_slope)).double().sum(dim=(1, 2, 3))
         accepted = (change <= 0) | (group.sum(dim=1) <= 1)  # (B,)
         q = torch.where(accepted[:, None, None, None], moved, q)
         slope = torch.where(accepted[:, None, None, None], moved_slope, slope)

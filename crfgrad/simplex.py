@@ -5,10 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crfgrad.checks import check_fraction
+
 
 def _threshold(x: Tensor) -> Tensor:
-    """The t with sum(max(x - t, 0)) = 1 along the last dimension: (..., L) -> (..., 1)."""
-    ranked = x.sort(dim=-1, descending=True).values
+    """The t with sum(max(x - t, 0)) = 1 along the last dimension: (..., L) -> (..., 1).
+
+    The largest entry must be 0. Then t >= -1, and how far an entry lies below that is irrelevant.
+    """
+    ranked = x.clamp_min(-2).sort(dim=-1, descending=True).values
     count = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
     candidate = (ranked.cumsum(-1) - 1) / count  # t if the k largest entries were the support
     support_size = (ranked > candidate).sum(-1, keepdim=True)
@@ -24,12 +29,12 @@ class _SimplexProjection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, leak: float) -> Tensor:
-        # The support lies within 1 of the maximum, so shifting keeps float32 exact at any scale.
-        shifted = x - x.amax(-1, keepdim=True)
+        shifted = x - x.amax(-1, keepdim=True)  # the support lies within 1 of the maximum: exact at any scale
         distance = shifted - _threshold(shifted)
         ctx.save_for_backward(distance > 0)
         ctx.leak = leak
-        return distance.clamp_min(0) + leak * distance.clamp_max(0)
+        projected = distance.clamp_min(0)
+        return projected + leak * distance.clamp_max(0) if leak else projected
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -60,8 +65,7 @@ def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
         >>> project_simplex(torch.tensor([[0.9, 0.6, -1.0]]))
         tensor([[0.6500, 0.3500, 0.0000]])
     """
-    if not 0 <= leak <= 1:
-        raise ValueError(f"leak must be between 0 and 1, got {leak}")
+    check_fraction("leak", leak)
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"project_simplex needs float32 or float64, got {x.dtype}: convert x first")
     if x.shape[dim] == 0:
@@ -70,6 +74,6 @@ def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
         return x.clone()
     low, high = torch.aminmax(x)
     if not (torch.isfinite(low) & torch.isfinite(high)):
-        raise ValueError(f"x holds NaN or infinity (minimum {low:g}, maximum {high:g}): nothing to project onto")
-    projected: Tensor = _SimplexProjection.apply(x.movedim(dim, -1), leak)
+        raise ValueError(f"x holds NaN or infinity (minimum {low:g}, maximum {high:g}): check what it was made from")
+    projected: Tensor = _SimplexProjection.apply(x.movedim(dim, -1), leak)  # (..., L)
     return projected.movedim(-1, dim)

@@ -38,7 +38,7 @@ def main(path: Path, seed: int = 0) -> dict[str, float]:
     """Runs the example and returns the mean IoU of the scores and of each solver's result."""
     image, truth = make_scene(seed=seed)
     logits = make_logits(truth, seed=seed)
-    crf = CRF(num_classes=len(CLASSES)).eval()  # the paper's model with its initial values, not trained
+    crf = CRF(num_classes=len(CLASSES)).eval()  # the full model with its initial values, not trained
     energy = crf.energy(logits[None], image[None])
     start = crf.initial(logits[None])
     iou = {"scores": mean_iou(logits.argmax(0), truth)}

@@ -9,6 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+# Tensors of the tests are tiny: a second thread gains nothing, and waits long where other programs run.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:

@@ -30,6 +30,7 @@ def embedding_matrix(dimension: int) -> Tensor:
     return math.sqrt(2 / 3) * (elevate[:-1] - elevate[-1:])
 
 
+@lru_cache(maxsize=64)
 def tap_offsets(dimension: int, radius: int) -> Tensor:
     """Offsets of the (s+1)^(d+1) - s^(d+1) taps of a full filter, as integer vectors: (taps, d).
 
@@ -45,10 +46,9 @@ def tap_offsets(dimension: int, radius: int) -> Tensor:
     return torch.tensor(ordered, dtype=torch.int64).reshape(len(ordered), dimension)
 
 
-def opposite_taps(taps: int) -> Tensor:
-    """For each tap the index of the opposite one: 0, 2, 1, 4, 3, ..."""
-    index = torch.arange(taps)
-    return torch.where(index == 0, index, index - 1 + 2 * (index % 2))
+def opposite_taps(weights: Tensor) -> Tensor:
+    """What belongs to each tap (taps, ...), reordered to the opposite tap: 0, 2, 1, 4, 3, ..."""
+    return torch.cat([weights[:1], weights[1:].unflatten(0, (-1, 2)).flip(1).flatten(0, 1)])
 
 
 def squared_length(offset: tuple[int, ...]) -> float:

@@ -59,6 +59,7 @@ class PermutohedralLattice:
         keys = torch.cat([first[:, None], first[:, None] + steps], dim=1)  # (B*N, d + 1)
         self._keys, self.corners = torch.unique(keys, return_inverse=True)
         self.vertices = len(self._keys)
+        self._kept_coefficients: list[Tensor] | None = None
 
     def splat(self, values: Tensor) -> Tensor:
         """(B, C, *) -> (vertices, C)."""
@@ -83,21 +84,21 @@ class PermutohedralLattice:
             )
         return filter_links(vertex_values, weights, self.links)
 
-    def blur(self, vertex_values: Tensor) -> Tensor:
-        """Gaussian filter by [1 2 1]/4 along each of the d + 1 axes in turn.
+    def blur(self, vertex_values: Tensor, adjoint: bool = False) -> Tensor:
+        """Gaussian filter by [1 2 1]/4 along each of the d + 1 axes in turn; the adjoint in reverse order.
 
         Fast, and the closest to a Gaussian; but with vertices missing, the axes do not commute and
         it is not quite symmetric. Where that matters take ``filter`` with ``gaussian_taps``.
         """
-        for index, source in self._axes:
+        for index, source in reversed(self._axes) if adjoint else self._axes:
             step = vertex_values.new_zeros(vertex_values.shape)
             step = step.index_add(0, index, vertex_values[source]).index_add(0, source, vertex_values[index])
             vertex_values = 0.5 * vertex_values + 0.25 * step
         return vertex_values
 
-    def gaussian(self, values: Tensor) -> Tensor:
+    def gaussian(self, values: Tensor, adjoint: bool = False) -> Tensor:
         """Gaussian of unit variance in feature space, up to a factor: (B, C, *) -> (B, C, *)."""
-        return self.slice(self.blur(self.splat(values)))
+        return self.slice(self.blur(self.splat(values), adjoint))
 
     def filter_self(self, values: Tensor, weights: Tensor) -> Tensor:
         """What slice . filter . splat brings from each pixel to itself: (B, C, *) -> (B, C_out, *).
@@ -105,10 +106,9 @@ class PermutohedralLattice:
         Pixel i reaches itself by sum_n c_in W_n, where c_in sums the products of the weights of the
         pairs of its corners that differ by tap n.
         """
-        forward, backward = self._self_taps
-        paired = torch.cat([weights[:1], weights[forward] + weights[backward]])
-        links = [Link(pixel, pixel) for pixel, _ in self._self_links]
-        coefficients = [coefficient.to(values.dtype) for _, coefficient in self._self_links]
+        paired = torch.cat([weights[:1], (weights + opposite_taps(weights))[self._self_taps]])
+        links = [Link(pixel, pixel) for pixel, _, _ in self._self_pairs]
+        coefficients = [coefficient.to(values.dtype) for coefficient in self._self_coefficients()]
         return self._image(filter_links(self._rows(values), paired, links, coefficients))
 
     @cached_property
@@ -139,30 +139,41 @@ class PermutohedralLattice:
         return target, found[target]
 
     @cached_property
-    def _self_taps(self) -> tuple[list[int], list[int]]:
-        """Taps between different corners of one simplex: the 0/1 offsets, and their opposites."""
+    def _self_taps(self) -> list[int]:
+        """Taps from a corner of a simplex to a later one: the 0/1 offsets, by the subset they stand for."""
         index = {tuple(offset): tap for tap, offset in enumerate(self.offsets.tolist())}
         subsets = range(1, 2**self.dimension)
-        forward = [index[tuple(subset >> axis & 1 for axis in range(self.dimension))] for subset in subsets]
-        return forward, opposite_taps(self.taps)[forward].tolist()
+        return [index[tuple(subset >> axis & 1 for axis in range(self.dimension))] for subset in subsets]
+
+    def _self_coefficients(self) -> list[Tensor]:
+        """c_in of the pixels of each of ``_self_pairs``; kept for the next call unless a gradient runs through."""
+        if self._kept_coefficients is not None:
+            return self._kept_coefficients
+        weight = self.barycentric
+        centre, *others = self._self_pairs
+        products = [weight[pixel, low] * weight[pixel, high] for pixel, low, high in others]
+        coefficients = [weight.square().sum(1)[centre[0]], *products]
+        if not weight.requires_grad:
+            self._kept_coefficients = coefficients
+        return coefficients
 
     @cached_property
-    def _self_links(self) -> list[tuple[Tensor, Tensor]]:
-        """For the centre and each of ``_self_taps`` the pixels that use it, and their coefficients."""
-        weight = self.barycentric
-        passed = torch.cat([torch.zeros_like(self._order[:, :1]), (2**self._order).cumsum(1)], 1)  # (B*N, d + 1)
-        low, high = torch.triu_indices(self.dimension + 1, self.dimension + 1, 1, device=weight.device)
-        subset = passed[:, high] - passed[:, low]  # (B*N, pairs), the axes between two corners as bits
-        by_subset = subset.flatten().argsort(stable=True)
-        pixel = by_subset // len(low)
-        product = (weight[:, low] * weight[:, high]).flatten()[by_subset]
-        sizes = torch.bincount(subset.flatten(), minlength=2**self.dimension)[1:].tolist()
-        everywhere = torch.arange(len(weight), device=weight.device)
-        return [(everywhere, weight.square().sum(1)), *zip(pixel.split(sizes), product.split(sizes), strict=True)]
+    def _self_pairs(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For the centre and each of ``_self_taps`` the pixels that use it, and between which two corners."""
+        order = self._order
+        everywhere = torch.arange(len(order), device=order.device)
+        passed = torch.cat([torch.zeros_like(order[:, :1]), (2**order).cumsum(1)], 1)  # (B*N, d + 1), axes as bits
+        low, high = torch.triu_indices(self.dimension + 1, self.dimension + 1, 1, device=order.device)
+        subset = (passed[:, high] - passed[:, low]).flatten()  # (B*N*pairs,), the axes between two corners
+        by_subset = subset.argsort(stable=True)
+        pixel, pair = by_subset // len(low), by_subset % len(low)
+        sizes = torch.bincount(subset, minlength=2**self.dimension)[1:].tolist()
+        parts = (column.split(sizes) for column in (pixel, low[pair], high[pair]))
+        return [(everywhere, everywhere, everywhere), *zip(*parts, strict=True)]
 
     def _key_strides(self, base: Tensor) -> list[int]:
         """Strides that pack coordinates, and then the image, into one integer, with room for neighbours."""
-        sizes = [int(size) + 2 + 2 * self.radius for size in base.amax(0).tolist()]
+        sizes = [int(size) + 2 + self.radius for size in base.amax(0).tolist()]
         strides = [1]
         for size in sizes:
             strides.append(strides[-1] * size)
@@ -177,8 +188,8 @@ class PermutohedralLattice:
         return values.flatten(2).transpose(1, 2).flatten(0, 1)  # (B*N, C)
 
     def _image(self, rows: Tensor) -> Tensor:
-        channels = rows.shape[1]
-        return rows.unflatten(0, (self.batch, -1)).transpose(1, 2).reshape(self.batch, channels, *self.shape)
+        channels_first = rows.unflatten(0, (self.batch, -1)).transpose(1, 2)  # (B, C, N)
+        return channels_first.unflatten(2, self.shape)  # (B, C, *)
 
     def _weights(self, values: Tensor) -> Tensor:
         return self.barycentric.to(values.dtype)

@@ -6,8 +6,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-Message = Callable[[Tensor], Tensor]
-"""A potential bound to a batch of images: q -> K q, both (B, L, H, W)."""
+from crfgrad.checks import check_count
+
+Message = Callable[..., Tensor]
+"""A potential bound to a batch of images: q -> K q, both (B, L, H, W).
+
+Where K is not symmetric, ``message(q, adjoint=True)`` gives K^T q.
+"""
 
 
 class Potential(nn.Module, ABC):
@@ -23,16 +28,15 @@ class Potential(nn.Module, ABC):
 
     def __init__(self, num_classes: int, symmetric: bool = True) -> None:
         super().__init__()
-        if num_classes < 2:
-            raise ValueError(f"num_classes must be 2 or more, got {num_classes}")
-        self.num_classes = num_classes
+        self.num_classes = check_count("num_classes", num_classes, least=2)
         self.symmetric = symmetric
 
     @abstractmethod
     def bind(self, image: Tensor) -> Message:
         """Prepares the potential for a batch of images (B, C, H, W), once for all iterations.
 
-        The message must bring nothing from a pixel to itself, or rounding loses its guarantee.
+        The message must bring nothing from a pixel to itself, or rounding loses its guarantee. If the
+        potential is not symmetric it must also know its adjoint.
         """
 
     def extra_repr(self) -> str:
@@ -50,8 +54,6 @@ def symmetrised(compatibility: Tensor, symmetric: bool) -> Tensor:
     return (compatibility + compatibility.mT) / 2 if symmetric else compatibility
 
 
-def positive(name: str, value: float) -> float:
-    """Returns the value, or says which one is not positive."""
-    if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value}")
-    return value
+def mix_labels(compatibility: Tensor, q: Tensor, adjoint: bool = False) -> Tensor:
+    """Applies a compatibility matrix (L, L), or its transpose, to the labels of q (B, L, H, W)."""
+    return torch.einsum("ml,bmhw->blhw" if adjoint else "lm,bmhw->blhw", compatibility, q)

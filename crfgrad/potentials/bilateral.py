@@ -1,11 +1,14 @@
 """Bilateral potentials: cost by difference in position and colour, filtered on a lattice (8)."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 
+from crfgrad.checks import check_count
 from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice, gaussian_taps, opposite_taps
-from crfgrad.potentials.base import Message, Potential, positive, potts, symmetrised
+from crfgrad.potentials.base import Message, Potential, mix_labels, potts, symmetrised
 
 
 class _LatticePotential(Potential):
@@ -17,17 +20,17 @@ class _LatticePotential(Potential):
 
     def __init__(self, num_classes: int, radius: int, image_channels: int, symmetric: bool, exclude_self: bool) -> None:
         super().__init__(num_classes, symmetric)
-        self.radius = int(positive("radius", radius))
-        self.image_channels = image_channels
+        self.radius = check_count("radius", radius, least=1)
+        self.image_channels = check_count("image_channels", image_channels, least=0)
         self.exclude_self = exclude_self
         self.feature_scale, gaussian = gaussian_taps(2 + image_channels, self.radius)
         self.register_buffer("gaussian", torch.tensor(gaussian), persistent=False)
 
     gaussian: Tensor
 
+    @abstractmethod
     def widths(self) -> Tensor:
         """Widths of the features x, y and the channels of the image: (2 + C,)."""
-        raise NotImplementedError
 
     def lattice(self, image: Tensor) -> PermutohedralLattice:
         """The lattice of an image (B, C, H, W), in units of the widths."""
@@ -36,7 +39,7 @@ class _LatticePotential(Potential):
                 f"the image has {image.shape[1]} channels, {type(self).__name__} was built for "
                 f"{self.image_channels}: give it image_channels={image.shape[1]}"
             )
-        features = torch.cat([positions(image), image[:, : self.image_channels].detach()], dim=1)  # (B, d, H, W)
+        features = torch.cat([positions(image), image[:, : self.image_channels]], dim=1)  # (B, d, H, W)
         return PermutohedralLattice(
             features * (self.feature_scale / self.widths().to(image.dtype))[:, None, None], self.radius
         )
@@ -58,12 +61,12 @@ class BilateralPotential(_LatticePotential):
     .. math:: v_{il} = \sum_{j, m} k_{lm}(f_i - f_j)\, q_{jm}, \quad f = (x / \sigma_{xy}, y / \sigma_{xy},
         r / \sigma_{rgb}, g / \sigma_{rgb}, b / \sigma_{rgb})
 
-    ``weight[n, l, m]`` is the cost that label l at a vertex pays for label m at tap n from it. It
+    ``kernel()[n, l, m]`` is the cost that label l at a vertex pays for label m at tap n from it. It
     starts as a Gaussian times Potts, equal to ``GaussianBilateralPotential`` of the same widths.
 
     Args:
         num_classes: Number of labels L.
-        sigma_xy: Width of the features in pixels.
+        sigma_xy: Width of the features in pixels, one number or (x, y).
         sigma_rgb: Width in grey levels of 0..255, one for all channels of the image or one for each.
         scale: Factor on the initial Gaussian. A pixel whose surroundings of like colour have
             another label pays about this cost.
@@ -71,12 +74,24 @@ class BilateralPotential(_LatticePotential):
         image_channels: Channels of the image; 0 uses the position alone.
         symmetric: Hold the filter at the opposite tap to the transpose.
         exclude_self: Take out what a pixel brings to itself through the lattice, exactly.
+
+    Shape:
+        - image: (B, C, H, W), colours 0..255
+        - message: (B, L, H, W) -> (B, L, H, W)
+
+    Example:
+        >>> potential = BilateralPotential(num_classes=2, sigma_xy=5.0)
+        >>> potential.kernel().shape
+        torch.Size([63, 2, 2])
+        >>> message = potential.bind(torch.zeros(1, 3, 4, 6))
+        >>> message(torch.full((1, 2, 4, 6), 0.5)).shape
+        torch.Size([1, 2, 4, 6])
     """
 
     def __init__(
         self,
         num_classes: int,
-        sigma_xy: float = 40.0,
+        sigma_xy: Widths = 40.0,
         sigma_rgb: Widths = 10.0,
         scale: float = 3.0,
         radius: int = 1,
@@ -99,7 +114,7 @@ class BilateralPotential(_LatticePotential):
         """The filters as they act: (taps, L, L)."""
         if not self.symmetric:
             return self.weight
-        return (self.weight + self.weight[opposite_taps(len(self.weight))].mT) / 2
+        return (self.weight + opposite_taps(self.weight).mT) / 2
 
     def bind(self, image: Tensor) -> Message:
         """See ``Potential.bind``."""
@@ -107,11 +122,12 @@ class BilateralPotential(_LatticePotential):
         normaliser = self._normaliser(lattice, image)
         kernel = self.kernel().to(image.dtype)
 
-        def message(q: Tensor) -> Tensor:
+        def message(q: Tensor, adjoint: bool = False) -> Tensor:
+            weights = opposite_taps(kernel).mT if adjoint else kernel
             sent = normaliser * q
-            received = lattice.slice(lattice.filter(lattice.splat(sent), kernel))
+            received = lattice.slice(lattice.filter(lattice.splat(sent), weights))
             if self.exclude_self:
-                received = received - lattice.filter_self(sent, kernel)
+                received = received - lattice.filter_self(sent, weights)
             return normaliser * received
 
         return message
@@ -124,7 +140,7 @@ class GaussianBilateralPotential(_LatticePotential):
 
     Args:
         num_classes: Number of labels L.
-        sigma_xy: Initial width in pixels.
+        sigma_xy: Initial width in pixels, one number or (x, y).
         sigma_rgb: Initial width in grey levels of 0..255, one for all channels or one for each.
         strength: Initial compatibility: a pixel whose surroundings of like colour have another label
             pays about this cost.
@@ -132,12 +148,20 @@ class GaussianBilateralPotential(_LatticePotential):
         image_channels: Channels of the image; 0 uses the position alone.
         symmetric: Hold mu symmetric.
         exclude_self: Take out what a pixel brings to itself through the lattice, exactly.
+
+    Shape:
+        - image: (B, C, H, W), colours 0..255
+        - message: (B, L, H, W) -> (B, L, H, W)
+
+    Example:
+        >>> GaussianBilateralPotential(num_classes=2, sigma_rgb=(10, 10, 20)).widths().round().tolist()
+        [40.0, 40.0, 10.0, 10.0, 20.0]
     """
 
     def __init__(
         self,
         num_classes: int,
-        sigma_xy: float = 40.0,
+        sigma_xy: Widths = 40.0,
         sigma_rgb: Widths = 10.0,
         strength: float = 3.0,
         radius: int = 1,
@@ -146,14 +170,12 @@ class GaussianBilateralPotential(_LatticePotential):
         exclude_self: bool = True,
     ) -> None:
         super().__init__(num_classes, radius, image_channels, symmetric, exclude_self)
-        log_sigma = _widths(sigma_xy, sigma_rgb, image_channels).log()
-        self.log_sigma_xy = nn.Parameter(log_sigma[0].clone())
-        self.log_sigma_rgb = nn.Parameter(log_sigma[2:].clone())
+        self.log_sigma = nn.Parameter(_widths(sigma_xy, sigma_rgb, image_channels).log())
         self.compatibility = nn.Parameter(strength * potts(num_classes))
 
     def widths(self) -> Tensor:
         """See ``_LatticePotential``."""
-        return torch.cat([self.log_sigma_xy.expand(2), self.log_sigma_rgb]).exp()
+        return self.log_sigma.exp()
 
     def bind(self, image: Tensor) -> Message:
         """See ``Potential.bind``."""
@@ -163,15 +185,15 @@ class GaussianBilateralPotential(_LatticePotential):
         own = lattice.filter_self(torch.ones_like(normaliser), taps) if self.exclude_self else 0
         compatibility = symmetrised(self.compatibility, self.symmetric).to(image.dtype)
 
-        def message(q: Tensor) -> Tensor:
+        def message(q: Tensor, adjoint: bool = False) -> Tensor:
             sent = normaliser * q
             received = lattice.slice(lattice.filter(lattice.splat(sent), taps)) - own * sent
-            return torch.einsum("lm,bmhw->blhw", compatibility, normaliser * received)
+            return mix_labels(compatibility, normaliser * received, adjoint)
 
         return message
 
 
-def _widths(sigma_xy: float, sigma_rgb: Widths, image_channels: int) -> Tensor:
+def _widths(sigma_xy: Widths, sigma_rgb: Widths, image_channels: int) -> Tensor:
     """One width for each feature x, y and channel: (2 + C,)."""
     position = spread_widths("sigma_xy", sigma_xy, 2)
     return torch.tensor(position + spread_widths("sigma_rgb", sigma_rgb, image_channels))

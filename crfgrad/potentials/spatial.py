@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from crfgrad.potentials.base import Message, Potential, positive, potts, symmetrised
+from crfgrad.checks import check_count, check_positive
+from crfgrad.potentials.base import Message, Potential, mix_labels, potts, symmetrised
 
 
 class SpatialPotential(Potential):
@@ -14,19 +15,28 @@ class SpatialPotential(Potential):
 
     .. math:: v_{il} = \sum_{j, m} k_{lm}(p_i - p_j)\, q_{jm}
 
-    ``kernel()[l, m, s + dy, s + dx]`` is the cost that label l at a pixel pays for label m at
-    (dy, dx) from it. The centre is zero: a pixel does not interact with itself. Outside the image
-    there is nothing, so no cost.
+    ``kernel()[l, m, s + dy, s + dx]`` is k_lm(-dy, -dx), the cost that label l at a pixel pays for
+    label m at (dy, dx) from it. The centre is zero: a pixel does not interact with itself. Outside
+    the image there is nothing, so no cost.
 
     Args:
         num_classes: Number of labels L.
         radius: Reach s in pixels; 4 gives the paper's 9 x 9.
         symmetric: Hold k_lm(d) = k_ml(-d).
+
+    Shape:
+        - image: (B, C, H, W); only its size matters
+        - message: (B, L, H, W) -> (B, L, H, W)
+
+    Example:
+        >>> potential = SpatialPotential(num_classes=2, radius=1)
+        >>> potential.kernel().shape
+        torch.Size([2, 2, 3, 3])
     """
 
     def __init__(self, num_classes: int, radius: int = 4, symmetric: bool = True) -> None:
         super().__init__(num_classes, symmetric)
-        self.radius = int(positive("radius", radius))
+        self.radius = check_count("radius", radius, least=1)
         size = 2 * self.radius + 1
         self.weight = nn.Parameter(torch.zeros(num_classes, num_classes, size, size))
 
@@ -43,9 +53,10 @@ class SpatialPotential(Potential):
         """See ``Potential.bind``."""
         kernel = self.kernel().to(image.dtype)
 
-        def message(q: Tensor) -> Tensor:
+        def message(q: Tensor, adjoint: bool = False) -> Tensor:
+            weight = kernel.transpose(0, 1).flip(2, 3) if adjoint else kernel
             # channels_last: more than twice as fast for a 9 x 9 convolution on a CPU
-            return conv2d(q.contiguous(memory_format=torch.channels_last), kernel, padding=self.radius)
+            return conv2d(q.contiguous(memory_format=torch.channels_last), weight, padding=self.radius)
 
         return message
 
@@ -61,6 +72,15 @@ class GaussianSpatialPotential(Potential):
         sigma: Initial width in pixels.
         strength: Initial compatibility: a pixel surrounded by another label pays this cost.
         symmetric: Hold mu symmetric.
+
+    Shape:
+        - image: (B, C, H, W); only its size matters
+        - message: (B, L, H, W) -> (B, L, H, W)
+
+    Example:
+        >>> potential = GaussianSpatialPotential(num_classes=2, strength=3.0)
+        >>> round(float(potential.kernel()[0, 1].sum().detach()), 4)
+        3.0
     """
 
     def __init__(
@@ -72,8 +92,8 @@ class GaussianSpatialPotential(Potential):
         symmetric: bool = True,
     ) -> None:
         super().__init__(num_classes, symmetric)
-        self.radius = int(positive("radius", radius))
-        self.log_sigma = nn.Parameter(torch.tensor(math.log(positive("sigma", sigma))))
+        self.radius = check_count("radius", radius, least=1)
+        self.log_sigma = nn.Parameter(torch.tensor(math.log(check_positive("sigma", sigma))))
         self.compatibility = nn.Parameter(strength * potts(num_classes))
 
     @property
@@ -90,10 +110,10 @@ class GaussianSpatialPotential(Potential):
         shape = self._shape(self.log_sigma.to(image.dtype))
         compatibility = symmetrised(self.compatibility, self.symmetric).to(image.dtype)
 
-        def message(q: Tensor) -> Tensor:
+        def message(q: Tensor, adjoint: bool = False) -> Tensor:
             single = q.flatten(0, 1)[:, None]  # (B*L, 1, H, W), one filter for every label
             blurred = conv2d(single, shape[None, None], padding=self.radius).reshape(q.shape)
-            return torch.einsum("lm,bmhw->blhw", compatibility, blurred)
+            return mix_labels(compatibility, blurred, adjoint)
 
         return message
 

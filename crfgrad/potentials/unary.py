@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from crfgrad.potentials.base import positive
+from crfgrad.checks import check_positive
 
 
 class UnaryPotential(nn.Module):
@@ -15,12 +15,20 @@ class UnaryPotential(nn.Module):
         unary_weight: Initial value of the learned weight w_u.
         eps: The epsilon added to the probabilities z = softmax(logits). It bounds the cost of a
             label that the network excludes to -w_u log(eps).
+
+    Shape:
+        - logits: (B, L, H, W)
+        - costs psi: (B, L, H, W)
+
+    Example:
+        >>> UnaryPotential(unary_weight=1.0)(torch.zeros(1, 2, 1, 1)).flatten().tolist()
+        [0.693..., 0.693...]
     """
 
     def __init__(self, unary_weight: float = 0.5, eps: float = 1e-6) -> None:
         super().__init__()
         self.unary_weight = nn.Parameter(torch.tensor(float(unary_weight)))
-        self.eps = positive("eps", eps)
+        self.eps = check_positive("eps", eps)
 
     def forward(self, logits: Tensor) -> Tensor:
         """(B, L, H, W) logits -> (B, L, H, W) costs psi."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from crfgrad.checks import check_count, check_positive
 from crfgrad.energy import Energy
 
 
@@ -20,15 +21,16 @@ class Solver(nn.Module, ABC):
         iterations: T. May be changed after training.
         step_size: gamma, or its initial value if learned.
         learn_step_size: Make the step size a parameter (by its logarithm, so it stays positive).
+
+    Shape:
+        - q: (B, L, H, W)
+        - energies: (T + 1, B)
     """
 
     def __init__(self, iterations: int = 5, step_size: float = 0.5, learn_step_size: bool = False) -> None:
         super().__init__()
-        if iterations < 0:
-            raise ValueError(f"iterations must be 0 or more, got {iterations}")
-        if not step_size > 0:
-            raise ValueError(f"step_size must be positive, got {step_size}")
-        self.iterations = iterations
+        self.iterations = check_count("iterations", iterations, least=0)
+        check_positive("step_size", step_size)
         self.log_step_size = nn.Parameter(torch.tensor(math.log(step_size))) if learn_step_size else None
         self._step_size = step_size
 
@@ -64,5 +66,5 @@ class Solver(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""
-        step_size = self._step_size if self.log_step_size is None else float(self.log_step_size.detach().exp())
-        return f"iterations={self.iterations}, step_size={step_size:.3g}"
+        with torch.no_grad():
+            return f"iterations={self.iterations}, step_size={float(self.step_size):.3g}"

@@ -1,7 +1,9 @@
 """Regularised Frank-Wolfe, and mean field as its special case."""
 
+import torch
 from torch import Tensor
 
+from crfgrad.checks import check_fraction, check_positive
 from crfgrad.solvers.base import Solver
 
 
@@ -12,7 +14,8 @@ class FrankWolfe(Solver):
 
     Args:
         iterations: T.
-        step_size: gamma, 0 to 1.
+        step_size: gamma, above 0 and up to 1. A learned one acts as 1 where it exceeds 1, so that q stays
+            on the simplex.
         learn_step_size: Make the step size a parameter.
         temperature: tau. Towards 0 this becomes plain Frank-Wolfe, and loses its gradient.
     """
@@ -25,16 +28,18 @@ class FrankWolfe(Solver):
         temperature: float = 0.5,
     ) -> None:
         super().__init__(iterations, step_size, learn_step_size)
-        if step_size > 1:
-            raise ValueError(f"step_size must be at most 1 to stay on the simplex, got {step_size}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive, got {temperature}")
-        self.temperature = temperature
+        check_fraction("step_size", step_size)
+        self.temperature = check_positive("temperature", temperature)
+
+    def extra_repr(self) -> str:
+        """Shown by print(crf)."""
+        return f"{super().extra_repr()}, temperature={self.temperature}"
 
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""
-        vertex = (-gradient / self.temperature).softmax(dim=1)
-        return q + self.step_size * (vertex - q)
+        corner = (-gradient / self.temperature).softmax(dim=1)
+        step = torch.as_tensor(self.step_size, dtype=q.dtype, device=q.device).clamp_max(1)
+        return torch.lerp(q, corner, step)
 
 
 class MeanField(FrankWolfe):

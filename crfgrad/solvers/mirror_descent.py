@@ -11,6 +11,11 @@ class MirrorDescent(Solver):
 
     It never leaves the inside of the simplex. Labels below the smallest normal number of the dtype
     count as that number, since log 0 has no gradient.
+
+    Args:
+        iterations: T.
+        step_size: gamma.
+        learn_step_size: Make the step size a parameter.
     """
 
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:

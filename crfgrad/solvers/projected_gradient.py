@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from crfgrad.checks import check_fraction
 from crfgrad.simplex import project_simplex
 from crfgrad.solvers.base import Solver
 
@@ -9,7 +10,8 @@ from crfgrad.solvers.base import Solver
 class ProjectedGradient(Solver):
     r"""A step against the gradient (9), then back to the simplex: :math:`q \leftarrow P(q - \gamma \nabla E)`.
 
-    With leak 0 and a step below 2 / ``energy.operator_norm()``, every iteration lowers the energy.
+    With leak 0 and a step below 2 over the norm of K (see ``Energy.operator_norm``), every iteration
+    lowers the energy.
 
     Args:
         iterations: T.
@@ -17,6 +19,14 @@ class ProjectedGradient(Solver):
         learn_step_size: Make the step size a parameter.
         leak: Leak of the projection in training mode: keeps a gradient for labels at zero.
         eval_leak: The same in evaluation mode. 0 keeps q on the simplex.
+
+    Example:
+        >>> import torch
+        >>> from crfgrad import Energy
+        >>> energy = Energy(unary=torch.tensor([1.0, 0.0]).reshape(1, 2, 1, 1), messages=[])
+        >>> q = torch.full((1, 2, 1, 1), 0.5)
+        >>> ProjectedGradient(iterations=1, step_size=0.4).eval()(energy, q).flatten()
+        tensor([0.3000, 0.7000])
     """
 
     def __init__(
@@ -28,11 +38,12 @@ class ProjectedGradient(Solver):
         eval_leak: float = 0.0,
     ) -> None:
         super().__init__(iterations, step_size, learn_step_size)
-        for name, value in (("leak", leak), ("eval_leak", eval_leak)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {value}")
-        self.leak = leak
-        self.eval_leak = eval_leak
+        self.leak = check_fraction("leak", leak)
+        self.eval_leak = check_fraction("eval_leak", eval_leak)
+
+    def extra_repr(self) -> str:
+        """Shown by print(crf)."""
+        return f"{super().extra_repr()}, leak={self.leak}, eval_leak={self.eval_leak}"
 
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""

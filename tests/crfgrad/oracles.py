@@ -10,7 +10,7 @@ from torch import Tensor
 from crfgrad.potentials import Message
 
 
-def simplex_by_bisection(x: Tensor) -> Tensor:
+def simplex_by_bisection(x: Tensor, leak: float = 0.0) -> Tensor:
     """Projection of the last dimension onto the simplex: bisection on the threshold, in float64."""
     x = x.double()
     low, high = x.amin(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
@@ -18,7 +18,7 @@ def simplex_by_bisection(x: Tensor) -> Tensor:
         middle = (low + high) / 2
         too_low = (x - middle).clamp_min(0).sum(-1, keepdim=True) > 1
         low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
-    return (x - high).clamp_min(0)
+    return (x - high).clamp_min(0) + leak * (x - high).clamp_max(0)
 
 
 def adams_simplex(feature: np.ndarray) -> list[tuple[tuple[int, ...], float]]:

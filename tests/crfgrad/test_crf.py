@@ -21,6 +21,7 @@ from crfgrad import (
     ProjectedGradient,
     Solver,
     SpatialPotential,
+    log_distribution,
 )
 from tests.crfgrad.fields import randomise
 
@@ -42,25 +43,38 @@ def random_crf(labels: int = 3, solver: Solver | None = None) -> CRF:
     return crf
 
 
-@pytest.mark.parametrize("gaussian", [False, True])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_gradients_end_to_end(solver: type[Solver], gaussian: bool) -> None:
-    """Logits, w_u, spatial and bilateral weights or widths and strengths, and the step size."""
-    free = [partial(SpatialPotential, radius=1), partial(BilateralPotential, image_channels=1, sigma_xy=3.0)]
-    held = [GaussianSpatialPotential, partial(GaussianBilateralPotential, sigma_xy=3.0)]
-    crf = CRF(2, held if gaussian else free, solver(iterations=3, step_size=0.3, learn_step_size=True))
+def check_gradients(crf: CRF, logits: Tensor, image: Tensor, fast: bool = False) -> None:
+    """Gradcheck of logits, image and every parameter."""
     for potential in crf.potentials:
         randomise(potential)
     crf.double()
-    logits, image = inputs(batch=1, labels=2, height=2, width=3, channels=3 if gaussian else 1)
-    image = 0.2 * image
     parameters = {name: parameter.detach().clone() for name, parameter in crf.named_parameters()}
-    assert len(parameters) == (7 if gaussian else 4)
 
-    def apply(logits: Tensor, *values: Tensor) -> Tensor:
+    def apply(logits: Tensor, image: Tensor, *values: Tensor) -> Tensor:
         return functional_call(crf, dict(zip(parameters, values, strict=True)), (logits, image))
 
-    assert gradcheck(apply, [x.requires_grad_() for x in (logits.double(), *parameters.values())])
+    given = (logits.double(), image.double(), *parameters.values())
+    assert gradcheck(apply, [x.requires_grad_() for x in given], fast_mode=fast)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_gradients_end_to_end(solver: type[Solver], gaussian: bool, symmetric: bool) -> None:
+    """Logits, image, w_u, spatial and bilateral weights or widths and strengths, and the step size."""
+    free = [partial(SpatialPotential, radius=1), partial(BilateralPotential, image_channels=1, sigma_xy=3.0)]
+    held = [GaussianSpatialPotential, partial(GaussianBilateralPotential, sigma_xy=3.0)]
+    potentials = [kind(2, symmetric=symmetric) for kind in (held if gaussian else free)]
+    crf = CRF(2, potentials, solver(iterations=3, step_size=0.3, learn_step_size=True))
+    assert len(list(crf.parameters())) == (6 if gaussian else 4)
+    logits, image = inputs(batch=1, labels=2, height=2, width=3, channels=3 if gaussian else 1)
+    check_gradients(crf, logits, 0.2 * image)
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.1, 0.5])
+def test_gradients_of_the_default_model(leak: float) -> None:
+    logits, image = inputs(batch=2, labels=3, height=4, width=5)
+    check_gradients(CRF(3, solver=ProjectedGradient(leak=leak)), logits, 0.2 * image, fast=True)
 
 
 def test_default_is_the_model_of_the_paper() -> None:
@@ -76,9 +90,12 @@ def test_default_is_the_model_of_the_paper() -> None:
     assert all(parameter.requires_grad for parameter in crf.parameters())
 
 
+@pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_batch_gives_what_its_images_give(solver: type[Solver]) -> None:
+def test_a_batch_gives_what_its_images_give(solver: type[Solver], gaussian: bool) -> None:
     crf = random_crf(solver=solver())
+    if gaussian:
+        crf = CRF(3, [GaussianSpatialPotential, GaussianBilateralPotential], solver()).eval()
     logits, image = inputs(batch=3)
     together = crf(logits, image)
     single = torch.cat([crf(logits[i : i + 1], image[i : i + 1]) for i in range(3)])
@@ -111,15 +128,14 @@ def test_any_number_of_channels(channels: int) -> None:
 def test_autocast_computes_in_float32() -> None:
     crf, (logits, image) = random_crf(), inputs()
     expected = crf(logits, image)
-    energy = crf.energy(logits, image)
+    energy = crf.energy(logits, image)(expected)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(crf(logits, image), expected)
-        assert torch.equal(energy(expected), crf.energy(logits, image)(expected))
+        assert torch.equal(crf.energy(logits, image)(expected), energy)
         assert torch.equal(list(crf.trajectory(logits, image))[-1], expected)
-    assert torch.equal(energy(expected), crf.energy(logits, image)(expected))
-    half = crf(logits.bfloat16(), image.bfloat16())
-    assert half.dtype == torch.float32
-    assert torch.allclose(half, expected, atol=0.3)
+    half = logits.bfloat16()
+    assert crf(half, image).dtype == torch.float32
+    assert torch.equal(crf(half, image), crf(half.float(), image))
 
 
 def test_training_under_autocast_gives_float32_gradients() -> None:
@@ -160,21 +176,30 @@ def test_solver_can_be_replaced_after_training() -> None:
     crf.solver = MeanField(iterations=10)
     assert not torch.allclose(crf(logits, image), first, atol=1e-3)
     assert set(crf.state_dict()) == state
-    crf.solver = ProjectedGradient().eval()
+    crf.solver = ProjectedGradient()  # joins a CRF in evaluation mode, so it does not leak
     assert torch.equal(crf(logits, image), first)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_saving_memory_changes_no_gradient(solver: type[Solver]) -> None:
     crf, (logits, image) = random_crf(solver=solver()).train(), inputs()
-    gradients = []
+    gradients, saved = [], []
+
+    def count(tensor: Tensor) -> Tensor:
+        saved[-1] += tensor.numel()
+        return tensor
+
     for crf.save_memory in (False, True):
         x = logits.clone().requires_grad_()
         crf.zero_grad()
-        (crf(x, image) ** 2).sum().backward()
+        saved.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            q = crf(x, image)
+        q.square().sum().backward()
         gradients.append([x.grad, *(parameter.grad.clone() for parameter in crf.parameters())])
     for kept, recomputed in zip(*gradients, strict=True):
         assert torch.allclose(kept, recomputed, rtol=1e-5, atol=1e-6)
+    assert saved[1] < saved[0] / 3
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -187,7 +212,7 @@ def test_free_filters_learn_a_texture_that_no_smoothing_prior_can_hold(solver: t
     for _ in range(40):
         q = crf(logits, image)
         optimiser.zero_grad()
-        (q.gather(1, truth[:, None]) - 1).square().mean().backward()
+        torch.nn.functional.cross_entropy(log_distribution(q), truth).backward()
         optimiser.step()
     with torch.no_grad():
         refined = crf.eval()(logits, image).argmax(1)
@@ -200,11 +225,13 @@ def test_images_that_must_work() -> None:
     logits, image = inputs()
     bytes_ = image.to(torch.uint8)
     assert torch.allclose(crf(logits, bytes_), crf(logits, bytes_.float()))
-    assert torch.isfinite(crf(*inputs(batch=1, height=1, width=1))).all()
+    pixel = inputs(batch=1, height=1, width=1)
+    assert torch.allclose(crf(*pixel), CRF(3, []).eval()(*pixel), atol=1e-6)  # nothing to interact with
     assert torch.isfinite(crf(*inputs(height=3, width=2))).all()  # smaller than the kernel
     assert torch.isfinite(crf(logits, torch.zeros_like(image))).all()  # black
     assert torch.isfinite(crf(logits, torch.full_like(image, 255.0))).all()
-    assert torch.isfinite(crf(logits, bytes_.clamp_max(1))).all()  # uint8 is never a wrong scale
+    assert torch.isfinite(crf(logits, bytes_.clamp_max(1))).all()  # nearly black, not a wrong scale
+    assert torch.isfinite(crf(logits, bytes_.clamp_max(1).float())).all()
     assert torch.isfinite(crf(1e4 * logits, image)).all()
 
 
@@ -220,7 +247,8 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         (logits, image / 0, "NaN or infinity in image"),
         (logits, image / 255, "runs from .* which looks normalised: the CRF needs colours 0..255"),
         (logits, image - 128, "looks normalised"),
-        (logits[:0], image[:0], "logits is empty"),
+        (logits, torch.stack([image[0], image[1] / 255]), "image 1 of the batch runs from .* looks normalised"),
+        (logits[:0], image[:0], "nothing in logits"),
         (logits[:1], image, "logits are a batch of 1, the image is a batch of 2"),
         (logits[0], image[0], "logits must have 4 dimensions"),
         (logits, image[:, 0], "image must have 4 dimensions"),
@@ -232,7 +260,17 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         crf(logits.long(), image)
     with pytest.raises(ValueError, match="was built for 4 classes, the CRF has 3"):
         CRF(3, [SpatialPotential(4)])
+    with pytest.raises(ValueError, match="num_classes must be a whole number, 2 or more"):
+        CRF(1, [])
     assert CRF(3, check_colour=False)(logits, image - 128).shape == logits.shape
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_cuda_agrees_with_the_cpu(solver: type[Solver]) -> None:
+    crf, (logits, image) = random_crf(solver=solver()).double(), inputs()
+    expected = crf(logits.double(), image)
+    assert torch.allclose(crf.cuda()(logits.double().cuda(), image.cuda()).cpu(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from crfgrad import PermutohedralLattice
-from crfgrad.lattice.geometry import embedding_matrix, gaussian_taps, opposite_taps, tap_offsets
+from crfgrad import GaussianBilateralPotential, PermutohedralLattice
+from crfgrad.lattice.geometry import embedding_matrix, opposite_taps, tap_offsets
 from experiments.scene import make_scene
 from tests.crfgrad.oracles import lattice_matrix
 
@@ -29,7 +29,7 @@ def test_taps(dimension: int, radius: int) -> None:
     assert len(offsets) == (radius + 1) ** (dimension + 1) - radius ** (dimension + 1)
     assert len({tuple(offset) for offset in offsets.tolist()}) == len(offsets)
     assert not offsets[0].any()
-    assert torch.equal(offsets[opposite_taps(len(offsets))], -offsets)
+    assert torch.equal(opposite_taps(offsets), -offsets)
 
 
 @pytest.mark.parametrize(("dimension", "radius"), CASES)
@@ -104,13 +104,31 @@ def test_gradients(dimension: int) -> None:
     assert gradcheck(full, (features, values, matrices), fast_mode=dimension == 5)
     assert gradcheck(full, (features, values, numbers))
     assert gradcheck(gaussian, (features, values))
-    assert gradgradcheck(full, (features.detach(), values, numbers), fast_mode=True)
+    assert gradgradcheck(full, (features, values, numbers), fast_mode=True)
+    assert gradgradcheck(full, (features, values, matrices), fast_mode=True)
 
 
-def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float) -> dict[str, float]:
-    """Relative error of the two Gaussian filters against exact sums over all pairs of pixels.
+def test_gradient_reaches_features_after_a_call_without_gradients() -> None:
+    lattice = PermutohedralLattice(random_features(1, 2, 5).requires_grad_())
+    values, weights = torch.ones(1, 1, 5, dtype=torch.float64), torch.ones(7, dtype=torch.float64)
+    with torch.no_grad():
+        lattice.filter_self(values, weights)
+    assert lattice.filter_self(values, weights).requires_grad
 
-    The filter is normalised as in the potentials; the values are a step, a ramp and noise.
+
+def test_adjoint_of_the_blur() -> None:
+    lattice = PermutohedralLattice(random_features(1, 4, 30, spread=3.0))  # sparse: the axes do not commute
+    x, y = torch.randn(2, 1, 1, 30, dtype=torch.float64)
+    forward, backward = (y * lattice.gaussian(x)).sum(), (x * lattice.gaussian(y, adjoint=True)).sum()
+    assert torch.allclose(forward, backward)
+    assert not torch.allclose(forward, (x * lattice.gaussian(y)).sum())
+
+
+def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float, radii: tuple[int, ...] = (1,)) -> dict[str, float]:
+    """Relative error of the Gaussian filters against exact sums over all pairs of pixels.
+
+    ``blur`` is the lattice's separable filter, ``radius`` the Gaussian potential. Both are normalised
+    as in the potentials; the values are a step, a ramp and noise.
     """
     height, width = image.shape[1:]
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
@@ -120,28 +138,26 @@ def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float) -> dict[str
     values = values - values.mean(dim=(2, 3), keepdim=True)  # or their mean would hide the error
     ones = torch.ones_like(values[:, :1])
 
-    points = features.flatten(2)[0].T
+    points = features.flatten(2)[0].T  # (N, 5)
     exact = torch.exp(-torch.cdist(points, points).square() / 2)
 
     def dense(values: Tensor) -> Tensor:
         return (exact @ values.flatten(2)[0].T).T.reshape(values.shape)
 
-    scale, taps = gaussian_taps(5, 1)
-    coarse, fine = PermutohedralLattice(scale * features), PermutohedralLattice(features)
-    weights = torch.tensor(taps, dtype=torch.float64)
-
-    def full(values: Tensor) -> Tensor:
-        return coarse.slice(coarse.filter(coarse.splat(values), weights))
-
     def normalised(gaussian: Callable[[Tensor], Tensor]) -> Tensor:
         norm = gaussian(ones).rsqrt()
         return norm * gaussian(norm * values)
 
+    def by_potential(radius: int) -> Tensor:
+        potential = GaussianBilateralPotential(2, sigma_xy, sigma_rgb, strength=1.0, radius=radius, exclude_self=False)
+        message = potential.double().bind(image[None].double())
+        pairs = [message(torch.stack([value, 0 * value])[None])[:, 1] for value in values[0]]  # Potts swaps the labels
+        return torch.stack(pairs, dim=1).detach()
+
     reference = normalised(dense)
-    return {
-        name: float((normalised(gaussian) - reference).norm() / reference.norm())
-        for name, gaussian in (("blur", fine.gaussian), ("full", full))
-    }
+    results = {"blur": normalised(PermutohedralLattice(features).gaussian)}
+    results |= {f"radius {radius}": by_potential(radius) for radius in radii}
+    return {name: float((result - reference).norm() / reference.norm()) for name, result in results.items()}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +171,13 @@ def test_gaussian_filter_against_the_exact_one(
     error = gaussian_error(image, sigma_xy, sigma_rgb)
     print(f"relative error on the {source} image at ({sigma_xy}, {sigma_rgb}): {error}")
     assert error["blur"] < bound
-    assert error["full"] < 0.08
+    assert error["radius 1"] < 0.08
+
+
+def test_a_larger_radius_is_closer_to_the_gaussian() -> None:
+    error = gaussian_error(make_scene(60, 80, seed=3)[0], 40, 10, radii=(1, 2))
+    print(error)
+    assert error["radius 2"] < 0.8 * error["radius 1"]
 
 
 def test_batch_and_single_images_agree_exactly() -> None:

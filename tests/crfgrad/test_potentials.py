@@ -18,6 +18,7 @@ from crfgrad import (
     Potential,
     SpatialPotential,
     UnaryPotential,
+    round_labels,
 )
 from crfgrad.lattice import gaussian_taps
 from tests.crfgrad.fields import (
@@ -58,7 +59,9 @@ class PotentialTester:
         assert torch.allclose(energy.pairwise(q), apply_matrix(matrix, q), atol=1e-12)
         assert torch.allclose(energy.gradient(q), unary + apply_matrix(matrix, q), atol=1e-12)
         assert torch.allclose(energy(q), (unary * q).sum() + pairwise_energy(matrix, q), atol=1e-12)
-        both = (matrix + matrix.permute(2, 3, 0, 1)) / 2
+        transposed = matrix.permute(2, 3, 0, 1)
+        assert torch.allclose(energy.pairwise(q, adjoint=True), apply_matrix(transposed, q), atol=1e-12)
+        both = (matrix + transposed) / 2
         assert torch.allclose(energy.derivative(q), unary + apply_matrix(both, q), atol=1e-12)
 
     @pytest.mark.parametrize("symmetric", [True, False])
@@ -71,7 +74,10 @@ class PotentialTester:
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_gradients(self, symmetric: bool) -> None:
         potential = randomise(self.build(2, symmetric=symmetric))
-        image, q = random_image(height=2, width=3), random_q(labels=2, height=2, width=3).requires_grad_()
+        image, q = (
+            random_image(height=2, width=3).requires_grad_(),
+            random_q(labels=2, height=2, width=3).requires_grad_(),
+        )
         names = [name for name, _ in potential.named_parameters()]
 
         class Bound(torch.nn.Module):
@@ -79,15 +85,16 @@ class PotentialTester:
                 super().__init__()
                 self.potential = potential
 
-            def forward(self, q: Tensor) -> Tensor:
-                return self.potential.bind(image)(q)
+            def forward(self, q: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+                energy = Energy(torch.zeros_like(q), [self.potential.bind(image)], symmetric)
+                return energy.pairwise(q), energy(q)
 
-        def apply(q: Tensor, *parameters: Tensor) -> Tensor:
+        def apply(q: Tensor, image: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
             values = {f"potential.{name}": value for name, value in zip(names, parameters, strict=True)}
-            return functional_call(Bound(), values, (q,))
+            return functional_call(Bound(), values, (q, image))
 
         parameters = [parameter.detach().clone().requires_grad_() for parameter in potential.parameters()]
-        assert gradcheck(apply, (q, *parameters))
+        assert gradcheck(apply, (q, image, *parameters))
 
     def test_a_batch_is_its_images(self) -> None:
         potential = randomise(self.build(LABELS)).float()
@@ -95,9 +102,22 @@ class PotentialTester:
         single = [potential.bind(image[i : i + 1])(q[i : i + 1]) for i in range(3)]
         assert torch.allclose(potential.bind(image)(q), torch.cat(single), atol=1e-6)
 
+    def test_works_in_inference_mode(self) -> None:
+        potential = randomise(self.build(2, symmetric=False))
+        with torch.inference_mode():
+            energy = Energy(
+                torch.zeros(1, 2, HEIGHT, WIDTH, dtype=torch.float64), [potential.bind(random_image())], False
+            )
+            q = random_q(labels=2)
+            assert energy.of_labels(round_labels(energy, q)) <= energy(q)
+
     def test_refuses_a_single_label(self) -> None:
-        with pytest.raises(ValueError, match="num_classes must be 2 or more"):
+        with pytest.raises(ValueError, match="num_classes must be a whole number, 2 or more"):
             self.build(1)
+
+    def test_refuses_half_a_pixel(self) -> None:
+        with pytest.raises(ValueError, match="radius must be a whole number, 1 or more"):
+            self.build(2, radius=0.5)
 
 
 class TestSpatial(PotentialTester):
@@ -131,10 +151,10 @@ class TestBilateral(PotentialTester):
     def dense(self, offsets: Tensor, kernel: Tensor, image: Tensor, widths: Tensor) -> Tensor:
         """D^-1/2 (S^T F S) D^-1/2 without its diagonal, from Adams' construction."""
         _, channels, height, width = image.shape
-        scale, taps = gaussian_taps(2 + channels, 1)
+        scale, taps = gaussian_taps(2 + channels, int(offsets.max()))
         y, x = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
         features = (torch.cat([torch.stack([x, y]), image[0]]) * scale / widths[:, None, None]).flatten(1)
-        gaussian = torch.tensor(taps).double()[:, None, None]
+        gaussian = torch.tensor(taps).double()[:, None, None]  # float32, as the potential keeps it
         norm = lattice_matrix(features.detach(), offsets, gaussian)[:, 0, :, 0].sum(1).rsqrt()
         dense = lattice_matrix(features.detach(), offsets, kernel)
         return without_self(norm[:, None, None, None] * dense * norm[None, None, :, None])
@@ -149,13 +169,25 @@ class TestBilateral(PotentialTester):
 
     @pytest.mark.parametrize("channels", [0, 1, 2, 4])
     def test_any_number_of_channels(self, channels: int) -> None:
-        potential = self.build(2, image_channels=channels).double()
-        image, q = random_image(channels=max(channels, 3) if channels == 0 else channels), random_q(labels=2)
-        assert potential.bind(image)(q).shape == q.shape
+        potential = randomise(self.build(2, image_channels=channels))
+        image, q = random_image(channels=channels or 3), random_q(labels=2)
+        matrix = self.matrix(potential, image[:, :channels])
+        assert torch.allclose(potential.bind(image)(q), apply_matrix(matrix, q), atol=1e-12)
+
+    def test_a_constant_image_and_a_single_pixel(self) -> None:
+        potential = randomise(self.build(2))
+        image, q = torch.zeros(1, 3, HEIGHT, WIDTH, dtype=torch.float64), random_q(labels=2)
+        assert torch.allclose(potential.bind(image)(q), apply_matrix(self.matrix(potential, image), q), atol=1e-12)
+        assert potential.bind(image[..., :1, :1])(q[..., :1, :1]).abs().max() < 1e-12
+
+    def test_larger_radius(self) -> None:
+        potential = randomise(self.build(2, image_channels=1, radius=2))
+        image, q = random_image(channels=1), random_q(labels=2)
+        assert torch.allclose(potential.bind(image)(q), apply_matrix(self.matrix(potential, image), q), atol=1e-12)
 
     def test_a_width_for_each_channel(self) -> None:
-        potential = self.build(2, sigma_rgb=[5.0, 10.0, 20.0])
-        assert potential.widths().tolist() == pytest.approx([3.0, 3.0, 5.0, 10.0, 20.0])
+        potential = self.build(2, sigma_xy=(3.0, 4.0), sigma_rgb=[5.0, 10.0, 20.0])
+        assert potential.widths().tolist() == pytest.approx([3.0, 4.0, 5.0, 10.0, 20.0])
         with pytest.raises(ValueError, match="sigma_rgb has 2 widths for 3 channels"):
             self.build(2, sigma_rgb=[5.0, 10.0])
 
@@ -177,8 +209,7 @@ class TestGaussianBilateral(TestBilateral):
         assert isinstance(potential, GaussianBilateralPotential)
         mu = potential.compatibility
         mu = (mu + mu.T) / 2 if potential.symmetric else mu
-        _, taps = gaussian_taps(5, 1)
-        kernel = torch.tensor(taps).double()[:, None, None] * mu
+        kernel = potential.gaussian[:, None, None] * mu
         return self.dense(potential.lattice(image).offsets, kernel, image, potential.widths())
 
 

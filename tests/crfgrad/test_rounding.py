@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from crfgrad import CRF, Energy, MeanField, round_labels
+from crfgrad import CRF, Energy, GaussianBilateralPotential, GaussianSpatialPotential, MeanField, round_labels
 from experiments.scene import make_logits, make_scene
 from tests.crfgrad.fields import random_image, random_q, randomise, small_bilateral, small_spatial
 from tests.crfgrad.oracles import all_labelings
@@ -33,7 +34,7 @@ def test_no_distribution_beats_the_best_labelling(seed: int, symmetric: bool) ->
         assert (energy.of_labels(labels) >= best - 1e-12).all()
         assert (energy(q) >= best - 1e-12).all()
         for _ in range(100):  # as far down as it goes: local minima of the relaxation
-            q = torch.softmax(torch.log(q.clamp_min(1e-300)) - 0.5 * energy.derivative(q), 1)
+            q = torch.softmax(torch.log(q.clamp_min(1e-30)) - 0.5 * energy.derivative(q), 1)
         assert (energy(q) >= best - 1e-12).all()
         assert (energy.of_labels(round_labels(energy, q)) <= energy(q) + 1e-12).all()
         assert energy(q).min() == pytest.approx(float(best), abs=1e-3)  # and min E(q) is E(x*)
@@ -49,6 +50,33 @@ def test_never_raises_the_energy_of_random_fields(strength: float, symmetric: bo
     energy = crf.energy(torch.randn(3, 4, 24, 32, dtype=torch.float64), random_image(3, 3, 24, 32))
     q = random_q(3, 4, 24, 32)
     assert (energy.of_labels(round_labels(energy, q)) <= energy(q) + 1e-9).all()
+
+
+def test_a_field_of_repulsion_where_moving_all_pixels_at_once_would_raise_the_energy() -> None:
+    potentials = [GaussianSpatialPotential(2, strength=-5.0)]
+    potentials += [GaussianBilateralPotential(2, sigma_xy=2.0, strength=-3.0)]
+    energy = CRF(2, potentials).double().energy(torch.zeros(1, 2, 24, 24).double(), torch.zeros(1, 3, 24, 24))
+    q = torch.full((1, 2, 24, 24), 0.5, dtype=torch.float64)
+    q[:, 0, ::2] += 0.01
+    q[:, 1, ::2] -= 0.01
+    assert energy.of_labels(energy.derivative(q).argmin(1)) > energy(q) + 100
+    evaluations = 0
+    derivative = energy.derivative
+
+    def counted(q: Tensor) -> Tensor:
+        nonlocal evaluations
+        evaluations += 1
+        return derivative(q)
+
+    energy.derivative = counted  # type: ignore[method-assign]
+    labels = round_labels(energy, q)
+    assert energy.of_labels(labels) <= energy(q)
+    assert 5 < evaluations < 100
+
+
+def test_refuses_nan() -> None:
+    with pytest.raises(ValueError, match="NaN or infinity in q"):
+        round_labels(Energy(torch.zeros(1, 2, 1, 1), []), torch.full((1, 2, 1, 1), torch.nan))
 
 
 def test_a_picture_after_mean_field() -> None:

@@ -44,6 +44,18 @@ def test_any_dimension(dim: int) -> None:
     assert torch.allclose(project_simplex(x, dim=dim).double(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("leak", [0.1, 0.5, 1.0])
+def test_leak_agrees_with_bisection(leak: float) -> None:
+    x = torch.randn(50, 21, dtype=torch.float64)
+    assert torch.allclose(project_simplex(x, leak=leak), simplex_by_bisection(x, leak), atol=1e-11)
+
+
+def test_the_largest_numbers_there_are() -> None:
+    x = torch.tensor([[3e38, -3e38, 3e38], [-3e38, -3e38, -3e38]])
+    expected = torch.tensor([[0.5, 0.0, 0.5], [1 / 3, 1 / 3, 1 / 3]])
+    assert torch.allclose(project_simplex(x), expected)
+
+
 def test_leak_is_the_slope_below_the_threshold() -> None:
     x = torch.tensor([[1.0, 0.8, -2.0]])  # threshold 0.4
     assert torch.allclose(project_simplex(x, leak=0.1), torch.tensor([[0.6, 0.4, -0.24]]))
