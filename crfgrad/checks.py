@@ -14,6 +14,8 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", colour: bo
         colour: Whether the image must be colours 0..255.
     """
     for what, tensor in ((name, scores), ("image", image)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{what} must be a torch tensor, got {type(tensor).__name__}")
         if tensor.dim() != 4:
             raise ValueError(
                 f"{what} must have 4 dimensions (batch, channels, height, width), got {tuple(tensor.shape)}"
@@ -23,10 +25,13 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", colour: bo
     if not scores.is_floating_point():
         raise TypeError(f"{name} must be floating-point, got {scores.dtype}")
     if scores.shape[0] != image.shape[0]:
-        raise ValueError(f"{name} are a batch of {scores.shape[0]}, the image is a batch of {image.shape[0]}")
+        raise ValueError(
+            f"{name} are a batch of {scores.shape[0]}, the image is a batch of {image.shape[0]}: give an image for each"
+        )
     if scores.shape[2:] != image.shape[2:]:
         raise ValueError(
-            f"{name} are {_size(scores)} but the image is {_size(image)} (height x width): resize one to the other"
+            f"{name} are {_size(scores)} but the image is {_size(image)} (height x width): resize one to the other, "
+            "and put channels first"
         )
     if scores.device != image.device:
         raise ValueError(f"{name} are on {scores.device} but the image is on {image.device}: move one to the other")
@@ -60,18 +65,20 @@ def check_fraction(name: str, value: float) -> float:
 
 def check_count(name: str, value: int, least: int) -> int:
     """Returns the value, or raises a ValueError if it is no whole number or too small."""
-    if value != int(value) or value < least:
+    if not isinstance(value, int | float) or value != int(value) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {value}")
     return int(value)
 
 
 def _check_colour(index: int, image: Tensor) -> None:
     low, high = (float(bound) for bound in torch.aminmax(image.detach()))
-    # values of just 0 and 1 are a nearly black image, not a normalised one
-    if low < 0 or (0 < high <= 1 and bool((image != image.round()).any())):
+    below_one = 0 < high <= 1 and bool((image != image.round()).any())  # just 0 and 1 is a nearly black image
+    # a tenth beyond the range is an overshoot of interpolation
+    if below_one or low < -0.1 * max(high, 0) or high > 1.1 * 255:
+        what = "is no 8-bit image" if high > 1.1 * 255 else "looks normalised"
         raise ValueError(
-            f"image {index} of the batch runs from {low:.3g} to {high:.3g}, which looks normalised: the CRF needs "
-            "colours 0..255 (for other kinds of channels, build it with check_colour=False)"
+            f"image {index} of the batch runs from {low:.3g} to {high:.3g}, which {what}: the CRF needs colours 0..255 "
+            "(for other kinds of channels, build it with check_colour=False)"
         )
 
 

@@ -25,7 +25,8 @@ class CRF(nn.Module):
             (``functools.partial`` sets their other arguments), or finished potentials.
         solver: Minimises the energy. ``crf.solver`` may be replaced after training.
         unary: The unary potential.
-        save_memory: Keep only q of each iteration for the backward pass and recompute the rest.
+        save_memory: Keep only q of each iteration for the backward pass and recompute the rest; worth its
+            time with many iterations or labels.
         check_colour: Refuse images that cannot be colours 0..255. False for other kinds of channels.
 
     Shape:
@@ -52,6 +53,8 @@ class CRF(nn.Module):
         super().__init__()
         if potentials is None:
             potentials = [SpatialPotential, BilateralPotential]
+        if not isinstance(potentials, Sequence):
+            raise TypeError(f"potentials must be a list, got {potentials!r}")
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.unary = UnaryPotential() if unary is None else unary
         self.potentials = nn.ModuleList(_build(potential, num_classes) for potential in potentials)
@@ -67,6 +70,8 @@ class CRF(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "solver":
+            if not isinstance(value, Solver):
+                raise TypeError(f"solver must be a Solver, such as MeanField(), got {value!r}")
             value.train(self.training)  # a new solver leaks or not as the CRF that it joins
         super().__setattr__(name, value)
 
@@ -82,7 +87,12 @@ class CRF(nn.Module):
             image = image.to(logits.dtype)
             potentials = cast(list[Potential], self.potentials)
             messages = [potential.bind(image) for potential in potentials]
-            return Energy(self.unary(logits), messages, all(potential.symmetric for potential in potentials))
+            return Energy(
+                self.unary(logits),
+                messages,
+                symmetric=all(potential.symmetric for potential in potentials),
+                exclude_self=all(potential.exclude_self for potential in potentials),
+            )
 
     def trajectory(self, logits: Tensor, image: Tensor) -> Iterator[Tensor]:
         """Yields q^0, ..., q^T."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crfgrad.checks import check_inputs, check_positive
+from crfgrad.checks import check_fraction, check_inputs, check_positive
 from crfgrad.energy import Energy
 from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice
@@ -37,6 +37,7 @@ class DenseCRF(nn.Module):
         iterations: Number of iterations.
         solver: Solver to build with that number: ``MeanField`` or ``ProjectedGradient``, say.
         eps: Probabilities below this count as this.
+        check_colour: Refuse images that cannot be colours 0..255.
 
     Shape:
         - probabilities: (L, H, W) or (B, L, H, W), numpy or torch
@@ -61,15 +62,23 @@ class DenseCRF(nn.Module):
         iterations: int = 5,
         solver: Callable[[int], Solver] = MeanField,
         eps: float = 1e-5,
+        check_colour: bool = True,
     ) -> None:
         super().__init__()
+        if isinstance(solver, Solver):
+            raise TypeError(
+                f"solver must be a class, such as {type(solver).__name__}, which is built with the iterations"
+            )
+        spread_widths("gaussian_sxy", gaussian_sxy, 2)
+        spread_widths("bilateral_sxy", bilateral_sxy, 2)
         self.gaussian_sxy = gaussian_sxy
         self.gaussian_compat = gaussian_compat
         self.bilateral_sxy = bilateral_sxy
         self.bilateral_srgb = bilateral_srgb
         self.bilateral_compat = bilateral_compat
         self.solver = solver(iterations)
-        self.eps = check_positive("eps", eps)
+        self.eps = check_fraction("eps", check_positive("eps", eps))
+        self.check_colour = check_colour
         self.eval()
 
     def train(self, mode: bool = True) -> "DenseCRF":
@@ -78,6 +87,13 @@ class DenseCRF(nn.Module):
 
     def forward(self, probabilities: Array, image: Array) -> Array:
         """Probabilities and image -> refined probabilities."""
+        if isinstance(probabilities, np.ndarray) != isinstance(image, np.ndarray):
+            raise TypeError("probabilities and image must both be numpy arrays or both be torch tensors")
+        if probabilities.ndim not in (3, 4) or image.ndim != probabilities.ndim:
+            raise ValueError(
+                "probabilities must be (L, H, W) and the image (H, W, C) in numpy, (C, H, W) in torch, or both batches "
+                f"of these; got {tuple(probabilities.shape)} and {tuple(image.shape)}"
+            )
         if isinstance(probabilities, np.ndarray):
             pixels = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, -3)))
             with torch.no_grad():
@@ -90,10 +106,14 @@ class DenseCRF(nn.Module):
 
     def energy(self, probabilities: Tensor, image: Tensor) -> Energy:
         """The energy of a batch: (B, L, H, W) and (B, C, H, W)."""
-        check_inputs(probabilities, image, name="probabilities")
+        check_inputs(probabilities, image, name="probabilities", colour=self.check_colour)
         if probabilities.min() < 0 or probabilities.max() > 1 + 1e-4:
             low, high = float(probabilities.min()), float(probabilities.max())
             raise ValueError(f"probabilities run from {low:.3g} to {high:.3g}, not 0 to 1: give softmax(logits)")
+        total = probabilities.sum(dim=1)
+        if (total - 1).abs().max() > 0.01:
+            low, high = float(total.min()), float(total.max())
+            raise ValueError(f"probabilities of a pixel sum to {low:.3g} up to {high:.3g}, not to 1: normalise them")
         probabilities = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
         unary = -probabilities.clamp_min(self.eps).log()
         position = positions(unary)
@@ -108,7 +128,7 @@ class DenseCRF(nn.Module):
             if not isinstance(compat, float | int) or compat != 0:
                 lattice = PermutohedralLattice(features / unary.new_tensor(widths)[:, None, None])
                 messages.append(_message(lattice, _cost(compat, unary)))
-        return Energy(unary, messages, symmetric=False)  # the separable blur is not quite symmetric
+        return Energy(unary, messages, symmetric=False, exclude_self=False)  # the blur is not quite symmetric
 
 
 def _message(lattice: PermutohedralLattice, cost: Tensor) -> Message:

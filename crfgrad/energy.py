@@ -21,6 +21,7 @@ class Energy:
         unary: psi, (B, L, H, W).
         messages: Bound pairwise potentials, q -> K q; K is their sum.
         symmetric: Whether every K is symmetric; if not, the messages take ``adjoint=True``.
+        exclude_self: Whether no pixel interacts with itself, which rounding needs.
 
     Shape:
         - q, gradient: (B, L, H, W)
@@ -35,10 +36,13 @@ class Energy:
         tensor([1.])
     """
 
-    def __init__(self, unary: Tensor, messages: Sequence[Message], symmetric: bool = True) -> None:
+    def __init__(
+        self, unary: Tensor, messages: Sequence[Message], symmetric: bool = True, exclude_self: bool = True
+    ) -> None:
         self.unary = unary
         self.messages = messages
         self.symmetric = symmetric
+        self.exclude_self = exclude_self
 
     def __call__(self, q: Tensor) -> Tensor:
         """E(q) of each image."""
@@ -53,6 +57,8 @@ class Energy:
 
     def pairwise(self, q: Tensor, **options: bool) -> Tensor:
         """K q, or with ``adjoint=True`` K^T q. In full precision under autocast as well."""
+        if q.shape != self.unary.shape:
+            raise ValueError(f"q has shape {tuple(q.shape)}, this energy is for {tuple(self.unary.shape)}")
         with torch.autocast(q.device.type, enabled=False):
             return sum((message(q, **options) for message in self.messages), torch.zeros_like(q))
 

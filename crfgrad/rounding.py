@@ -31,6 +31,8 @@ def round_labels(energy: Energy, q: Tensor) -> Tensor:
         tensor([[[0]]])
     """
     check_finite("q", q)
+    if not energy.exclude_self:
+        raise ValueError("a pixel interacts with itself, so rounding has no guarantee: use exclude_self=True")
     if q.min() < -1e-4 or (q.sum(dim=1) - 1).abs().max() > 1e-4:
         raise ValueError("q is not on the simplex, so rounding has no guarantee: run the solver with leak 0")
     slope = energy.derivative(q)

@@ -68,6 +68,8 @@ def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
     check_fraction("leak", leak)
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"project_simplex needs float32 or float64, got {x.dtype}: convert x first")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"x has {x.dim()} dimensions, so there is no dimension {dim}: give dim")
     if x.shape[dim] == 0:
         raise ValueError(f"x has no labels along dimension {dim}: its shape is {tuple(x.shape)}")
     if x.numel() == 0:

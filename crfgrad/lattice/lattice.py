@@ -75,6 +75,8 @@ class PermutohedralLattice:
     def filter(self, vertex_values: Tensor, weights: Tensor) -> Tensor:
         """Full filter: vertex v receives the sum over the taps n of W_n x[v + n].
 
+        Takes and gives values of vertices: (vertices, C_in) -> (vertices, C_out).
+
         It is symmetric as a matrix if W of the opposite tap is the transpose of W, for each tap.
         """
         if len(weights) != self.taps:
@@ -86,6 +88,8 @@ class PermutohedralLattice:
 
     def blur(self, vertex_values: Tensor, adjoint: bool = False) -> Tensor:
         """Gaussian filter by [1 2 1]/4 along each of the d + 1 axes in turn; the adjoint in reverse order.
+
+        Takes and gives values of vertices: (vertices, C) -> (vertices, C).
 
         Fast, and the closest to a Gaussian; but with vertices missing, the axes do not commute and
         it is not quite symmetric. Where that matters take ``filter`` with ``gaussian_taps``.

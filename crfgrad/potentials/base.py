@@ -30,13 +30,14 @@ class Potential(nn.Module, ABC):
         super().__init__()
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.symmetric = symmetric
+        self.exclude_self = True
 
     @abstractmethod
     def bind(self, image: Tensor) -> Message:
         """Prepares the potential for a batch of images (B, C, H, W), once for all iterations.
 
-        The message must bring nothing from a pixel to itself, or rounding loses its guarantee. If the
-        potential is not symmetric it must also know its adjoint.
+        The message must bring nothing from a pixel to itself, or the potential must set ``exclude_self`` to
+        False, and then cannot be rounded. If the potential is not symmetric it must also know its adjoint.
         """
 
     def extra_repr(self) -> str:

@@ -27,7 +27,7 @@ class UnaryPotential(nn.Module):
 
     def __init__(self, unary_weight: float = 0.5, eps: float = 1e-6) -> None:
         super().__init__()
-        self.unary_weight = nn.Parameter(torch.tensor(float(unary_weight)))
+        self.unary_weight = nn.Parameter(torch.tensor(float(check_positive("unary_weight", unary_weight))))
         self.eps = check_positive("eps", eps)
 
     def forward(self, logits: Tensor) -> Tensor:

@@ -39,6 +39,13 @@ class Solver(nn.Module, ABC):
         """The step size gamma."""
         return self._step_size if self.log_step_size is None else self.log_step_size.exp()
 
+    @step_size.setter
+    def step_size(self, value: float) -> None:
+        self._step_size = check_positive("step_size", value)
+        if self.log_step_size is not None:
+            with torch.no_grad():
+                self.log_step_size.fill_(math.log(value))
+
     @abstractmethod
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """One iteration: q^t and psi + K q^t -> q^(t+1), all (B, L, H, W)."""

@@ -232,6 +232,7 @@ def test_images_that_must_work() -> None:
     assert torch.isfinite(crf(logits, torch.full_like(image, 255.0))).all()
     assert torch.isfinite(crf(logits, bytes_.clamp_max(1))).all()  # nearly black, not a wrong scale
     assert torch.isfinite(crf(logits, bytes_.clamp_max(1).float())).all()
+    assert torch.isfinite(crf(logits, image - 1)).all()  # an overshoot of interpolation
     assert torch.isfinite(crf(1e4 * logits, image)).all()
 
 
@@ -247,6 +248,7 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         (logits, image / 0, "NaN or infinity in image"),
         (logits, image / 255, "runs from .* which looks normalised: the CRF needs colours 0..255"),
         (logits, image - 128, "looks normalised"),
+        (logits, 200 * image, "is no 8-bit image"),
         (logits, torch.stack([image[0], image[1] / 255]), "image 1 of the batch runs from .* looks normalised"),
         (logits[:0], image[:0], "nothing in logits"),
         (logits[:1], image, "logits are a batch of 1, the image is a batch of 2"),
@@ -256,6 +258,15 @@ def test_bad_input_gets_one_clear_sentence() -> None:
     for bad_logits, bad_image, sentence in cases:
         with pytest.raises(ValueError, match=sentence):
             crf(bad_logits, bad_image)
+    for bad_solver in (MeanField, "MeanField"):
+        with pytest.raises(TypeError, match=r"solver must be a Solver, such as MeanField\(\)"):
+            CRF(3, solver=bad_solver)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="potentials must be a list"):
+        CRF(3, SpatialPotential)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="logits must be a torch tensor, got ndarray"):
+        crf(logits.numpy(), image)
+    with pytest.raises(ValueError, match=r"q has shape .* this energy is for"):
+        crf.energy(logits, image)(logits[:, :, :2])
     with pytest.raises(TypeError, match="floating-point"):
         crf(logits.long(), image)
     with pytest.raises(ValueError, match="was built for 4 classes, the CRF has 3"):

@@ -80,6 +80,14 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         DenseCRF()(probabilities.log(), image)
     with pytest.raises(ValueError, match="probabilities are 12 x 16 but the image is 16 x 12"):
         DenseCRF()(probabilities, image.mT)
+    with pytest.raises(ValueError, match=r"sum to 0\.5 up to 0\.5, not to 1"):
+        DenseCRF()(0.5 * probabilities, image)
+    with pytest.raises(TypeError, match="solver must be a class, such as MeanField"):
+        DenseCRF(solver=MeanField())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="both be numpy arrays or both"):
+        DenseCRF()(probabilities.numpy(), image)
+    with pytest.raises(ValueError, match=r"must be \(L, H, W\)"):
+        DenseCRF()(probabilities.flatten(1), image)
     with pytest.raises(ValueError, match="looks normalised"):
         DenseCRF()(probabilities, image / 255)
     with pytest.raises(ValueError, match="compat has shape"):

@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from crfgrad import CRF, Energy, GaussianBilateralPotential, GaussianSpatialPotential, MeanField, round_labels
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    Energy,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    MeanField,
+    round_labels,
+)
 from experiments.scene import make_logits, make_scene
 from tests.crfgrad.fields import random_image, random_q, randomise, small_bilateral, small_spatial
 from tests.crfgrad.oracles import all_labelings
@@ -72,6 +80,14 @@ def test_a_field_of_repulsion_where_moving_all_pixels_at_once_would_raise_the_en
     labels = round_labels(energy, q)
     assert energy.of_labels(labels) <= energy(q)
     assert 5 < evaluations < 100
+
+
+def test_refuses_self_interaction() -> None:
+    energy = CRF(2, [BilateralPotential(2, exclude_self=False)]).energy(
+        torch.zeros(1, 2, 3, 3), torch.zeros(1, 3, 3, 3)
+    )
+    with pytest.raises(ValueError, match="exclude_self=True"):
+        round_labels(energy, torch.full((1, 2, 3, 3), 0.5))
 
 
 def test_refuses_nan() -> None:

@@ -79,6 +79,8 @@ def test_refuses_other_bad_input() -> None:
         project_simplex(torch.zeros(1, 2), leak=-0.1)
     with pytest.raises(TypeError, match="float32 or float64"):
         project_simplex(torch.zeros(1, 2, dtype=torch.float16))
+    with pytest.raises(ValueError, match="x has 1 dimensions, so there is no dimension 1"):
+        project_simplex(torch.zeros(3))
     with pytest.raises(ValueError, match="no labels"):
         project_simplex(torch.zeros(3, 0))
     assert project_simplex(torch.zeros(0, 3)).shape == (0, 3)

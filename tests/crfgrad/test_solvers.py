@@ -86,6 +86,9 @@ class SolverTester:
         learned = self.solver(step_size=0.3, learn_step_size=True)
         assert float(learned.log_step_size.detach().exp()) == pytest.approx(0.3)
         assert set(learned.state_dict()) == {"log_step_size"}
+        for solver in (learned, self.solver()):
+            solver.step_size = 0.2
+            assert float(torch.as_tensor(solver.step_size).detach()) == pytest.approx(0.2)
 
     def test_refuses_bad_settings(self) -> None:
         with pytest.raises(ValueError, match="iterations must be a whole number, 0 or more"):
