@@ -1,0 +1,178 @@
+"""One's own images and masks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import albumentations as A
+import numpy as np
+
+from datamodules.base import Colour, SegmentationDataModule, find_images
+from datamodules.dataset import SegmentationDataset, read_image, read_mask
+
+SPLITS = ("train", "val", "test")
+
+
+class FolderDataset(SegmentationDataset):
+    """Pairs of image and mask files.
+
+    Args:
+        pairs: Image and mask of each sample.
+        classes: Names of the classes, by label.
+        colours: Their colours, for masks that are coloured.
+        ignore_index: Label of pixels that do not count.
+        transforms: albumentations for image and mask.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Path, Path]],
+        classes: Sequence[str],
+        colours: Sequence[Colour],
+        ignore_index: int,
+        transforms: Sequence[A.BasicTransform] = (),
+    ) -> None:
+        super().__init__(transforms)
+        self.pairs = pairs
+        self.classes = classes
+        self.colours = colours
+        self.ignore_index = ignore_index
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray | None, str]:
+        """See ``SegmentationDataset``."""
+        image_path, mask_path = self.pairs[index]
+        image, mask = read_image(image_path), self._labels(mask_path)
+        if image.shape[:2] != mask.shape:
+            raise ValueError(
+                f"{image_path} is {image.shape[0]} x {image.shape[1]} but its mask {mask_path} is {mask.shape[0]} x "
+                f"{mask.shape[1]}: resize one of the files"
+            )
+        return image, mask, image_path.stem
+
+    def _labels(self, path: Path) -> np.ndarray:
+        values = read_mask(path)
+        labels = values if values.ndim == 2 else self._labels_of_colours(values, path)
+        wrong = np.setdiff1d(labels, [*range(len(self.classes)), self.ignore_index])
+        if len(wrong):
+            raise ValueError(
+                f"{path} holds label {wrong[0]}, but there are {len(self.classes)} classes (0 to "
+                f"{len(self.classes) - 1}) and ignore_index {self.ignore_index}: correct the mask or the class list"
+            )
+        return labels.astype(np.int64)
+
+    def _labels_of_colours(self, values: np.ndarray, path: Path) -> np.ndarray:
+        codes = values.astype(np.int64) @ (65536, 256, 1)
+        labels = np.full(codes.shape, -1, dtype=np.int64)
+        for label, colour in enumerate(self.colours):
+            labels[codes == np.array(colour) @ (65536, 256, 1)] = label
+        if (labels < 0).any():
+            colour = tuple(values[labels < 0][0].tolist())
+            raise ValueError(f"{path} holds colour {colour}, which is no class: add it to colours or correct the mask")
+        return labels
+
+
+class FolderDataModule(SegmentationDataModule):
+    """Your own data: image files, and mask files of the same names.
+
+    A mask is an index or palette PNG whose values are labels, or an RGB PNG in the colours of the
+    classes. Each split is a text file with a name (without suffix) on each line, or a fraction.
+
+    Args:
+        images: Folder or glob of the images.
+        masks: Folder or glob of the masks.
+        classes: Names of the classes, in the order of their labels.
+        colours: A colour for each class; without it, evenly spread hues.
+        ignore_index: Label of pixels that do not count.
+        mask_suffix: What the mask's name adds to the image's.
+        split_files: Text files of train, val and test.
+        fractions: Parts of the data for train, val and test, where there are no split files.
+        split_seed: Seed of the random split by fractions.
+        batch_size: See ``SegmentationDataModule``, also for the arguments that follow.
+        eval_batch_size: See there.
+        workers: See there.
+        train_transforms: See there.
+        eval_transforms: See there.
+        predict_images: See there.
+    """
+
+    def __init__(
+        self,
+        images: str,
+        masks: str,
+        classes: list[str],
+        colours: list[Colour] | None = None,
+        ignore_index: int = 255,
+        mask_suffix: str = "",
+        split_files: tuple[str, str, str] | None = None,
+        fractions: tuple[float, float, float] = (0.7, 0.15, 0.15),
+        split_seed: int = 0,
+        batch_size: int = 8,
+        eval_batch_size: int = 1,
+        workers: int = 0,
+        train_transforms: list[A.BasicTransform] | None = None,
+        eval_transforms: list[A.BasicTransform] | None = None,
+        predict_images: str | None = None,
+    ) -> None:
+        super().__init__(batch_size, eval_batch_size, workers, train_transforms, eval_transforms, predict_images)
+        if colours is not None and len(colours) != len(classes):
+            raise ValueError(f"there are {len(classes)} classes but {len(colours)} colours: give one for each class")
+        if split_files is None and (min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6):
+            raise ValueError(f"fractions {fractions} must not be negative and must sum to 1")
+        self.images = images
+        self.masks = masks
+        self.classes = classes
+        self.colours = colours or spread_hues(len(classes))
+        self.ignore_index = ignore_index
+        self.mask_suffix = mask_suffix
+        self.split_files = split_files
+        self.fractions = fractions
+        self.split_seed = split_seed
+
+    def dataset(self, split: str, transforms: Sequence[A.BasicTransform]) -> FolderDataset:
+        """See ``SegmentationDataModule``."""
+        pairs = self.pairs()
+        chosen = [pairs[name] for name in self.names(split, list(pairs))]
+        return FolderDataset(chosen, self.classes, self.colours, self.ignore_index, transforms)
+
+    def pairs(self) -> dict[str, tuple[Path, Path]]:
+        """Image and mask of each name; an image without a mask is an error."""
+        masks = {path.stem: path for path in find_images(self.masks)}
+        pairs: dict[str, tuple[Path, Path]] = {}
+        for image in find_images(self.images):
+            mask = masks.get(image.stem + self.mask_suffix)
+            if mask is None:
+                raise FileNotFoundError(
+                    f"{image} has no mask {image.stem + self.mask_suffix}.* in {self.masks}: add it"
+                )
+            if image.stem in pairs:
+                raise ValueError(f"{pairs[image.stem][0]} and {image} have one name: rename one of them")
+            pairs[image.stem] = (image, mask)
+        return pairs
+
+    def names(self, split: str, available: list[str]) -> list[str]:
+        """Names of the samples of a split."""
+        which = SPLITS.index(split)
+        if self.split_files is None:
+            order = np.random.default_rng(self.split_seed).permutation(len(available))
+            ends = [round(sum(self.fractions[:k]) * len(available)) for k in range(4)]
+            chosen = [available[i] for i in sorted(order[ends[which] : ends[which + 1]])]
+            source = f"fraction {self.fractions[which]} of {len(available)} images"
+        else:
+            source = self.split_files[which]
+            chosen = [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
+            missing = [name for name in chosen if name not in set(available)]
+            if missing:
+                raise FileNotFoundError(f"{source} names {missing[0]}, which is not among the images in {self.images}")
+        if not chosen:
+            raise ValueError(f"the {split} split is empty ({source}): give it at least one image")
+        return chosen
+
+
+def spread_hues(count: int) -> list[Colour]:
+    """Distinct colours for ``count`` classes."""
+    hues = 6 * np.arange(count) / count
+    channels = [np.clip(np.abs((hues + shift) % 6 - 3) - 1, 0, 1) for shift in (0, 4, 2)]
+    rgb = np.stack(channels, axis=1) * np.where(np.arange(count) % 2, 255, 170)[:, None]
+    return [(int(r), int(g), int(b)) for r, g, b in rgb]

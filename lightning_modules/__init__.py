@@ -1,0 +1,7 @@
+"""Networks with CRF heads as a LightningModule, with its losses, metrics and callbacks."""
+
+from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
+from lightning_modules.networks import SMPNetwork
+from lightning_modules.segmentation import SegmentationModule
+
+__all__ = ["FilterPictures", "PredictionPanels", "PredictionWriter", "SMPNetwork", "SegmentationModule"]

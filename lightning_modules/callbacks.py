@@ -1,0 +1,146 @@
+"""Pictures while training, and predictions as files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from pytorch_lightning.callbacks import BasePredictionWriter, Callback
+from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
+from torch import Tensor
+
+from crfgrad import CRF, SpatialPotential
+from lightning_modules.pictures import blend, draw_filters, draw_panel, paint
+
+
+class _RunFolder(Callback):
+    """Knows the folder of the run; asking for it is a collective call, so every rank does it here."""
+
+    run_folder: Path
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Asks for the folder."""
+        self.run_folder = Path(trainer.log_dir or trainer.default_root_dir)
+
+
+class PredictionPanels(_RunFolder):
+    """Draws image, truth, network, q^1 ... q^T and result of some validation and test images.
+
+    Args:
+        images: How many images.
+        every_n_epochs: How often, in validation.
+    """
+
+    def __init__(self, images: int = 4, every_n_epochs: int = 1) -> None:
+        self.images = images
+        self.every_n_epochs = every_n_epochs
+        self.rows: list[dict[str, np.ndarray]] = []
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, *args: Any
+    ) -> None:
+        """Collects rows."""
+        if not trainer.sanity_checking and trainer.current_epoch % self.every_n_epochs == 0:
+            self._collect(trainer, module, batch)
+
+    def on_test_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, *args: Any
+    ) -> None:
+        """Collects rows."""
+        self._collect(trainer, module, batch)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Draws them."""
+        self._draw(trainer, f"val_epoch{trainer.current_epoch:03d}")
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Draws them."""
+        self._draw(trainer, "test")
+
+    def _collect(self, trainer: pl.Trainer, module: pl.LightningModule, batch: dict[str, Any]) -> None:
+        colours = trainer.datamodule.colours  # type: ignore[attr-defined]
+        for image, mask in zip(batch["image"], batch["mask"], strict=True):
+            if len(self.rows) < self.images and trainer.is_global_zero:
+                row = {"image": image.movedim(0, -1).cpu().numpy(), "truth": paint(mask, colours)}
+                logits = module.network(image[None])  # type: ignore[operator]
+                states = [logits.softmax(dim=1)]
+                if isinstance(module.head, CRF):
+                    solver = module.eval_solver or module.head.solver
+                    states = list(solver.trajectory(module.head.energy(logits, image[None]), states[0]))  # type: ignore[union-attr,operator]
+                row["network"] = paint(logits[0].argmax(0), colours)
+                row |= {f"$q^{t}$": blend(state[0], colours) for t, state in enumerate(states[1:], start=1)}
+                if module.head is not None:
+                    row["result"] = paint(states[-1][0].argmax(0), colours)
+                self.rows.append(row)
+
+    def _draw(self, trainer: pl.Trainer, name: str) -> None:
+        if self.rows:
+            log_picture(trainer, self.run_folder, f"predictions_{name}", draw_panel(self.rows))
+            self.rows = []
+
+
+class FilterPictures(_RunFolder):
+    """Draws the learned spatial filters at the end of training."""
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Draws them."""
+        potentials: Sequence[Any] = module.head.potentials if isinstance(module.head, CRF) else []  # type: ignore[assignment]
+        for potential in potentials:
+            if isinstance(potential, SpatialPotential) and trainer.is_global_zero:
+                log_picture(trainer, self.run_folder, "spatial_filters", draw_filters(potential, module.class_names))  # type: ignore[arg-type]
+
+
+class PredictionWriter(_RunFolder, BasePredictionWriter):
+    """Writes predictions at the original image size.
+
+    For each image ``labels/NAME.png`` (palette PNG whose values are labels), ``overlays/NAME.png`` and,
+    if asked for, ``probabilities/NAME.npy`` (L, H, W) float16.
+
+    Args:
+        folder: Where to; the default is ``predictions`` in the folder of the run.
+        probabilities: Write the probabilities as well.
+    """
+
+    def __init__(self, folder: str | None = None, probabilities: bool = False) -> None:
+        BasePredictionWriter.__init__(self, "batch")
+        self.folder = folder
+        self.probabilities = probabilities
+
+    def write_on_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, prediction: Tensor, indices: Any, batch: Any, *args: Any
+    ) -> None:
+        """Writes the images of a batch."""
+        folder = Path(self.folder) if self.folder else self.run_folder / "predictions"
+        colours = trainer.datamodule.colours  # type: ignore[attr-defined]
+        for q, image, name, size in zip(prediction, batch["image"], batch["name"], batch["size"].tolist(), strict=True):
+            resized = torch.nn.functional.interpolate(q[None], size=size, mode="bilinear")[0]
+            labels = resized.argmax(0)
+            painted = paint(labels, colours)
+            original = Image.fromarray(image.movedim(0, -1).cpu().numpy()).resize(size[::-1])
+            overlay = Image.blend(original, Image.fromarray(painted), 0.5)
+            indexed = Image.fromarray(labels.cpu().numpy().astype(np.uint8), mode="P")
+            indexed.putpalette([channel for colour in colours for channel in colour])
+            for kind, picture in (("labels", indexed), ("overlays", overlay)):
+                (folder / kind).mkdir(parents=True, exist_ok=True)
+                picture.save(folder / kind / f"{name}.png")
+            if self.probabilities:
+                (folder / "probabilities").mkdir(parents=True, exist_ok=True)
+                np.save(folder / "probabilities" / f"{name}.npy", resized.half().cpu().numpy())
+
+
+def log_picture(trainer: pl.Trainer, folder: Path, name: str, figure: Figure) -> None:
+    """Gives a picture to W&B and TensorBoard, if they are on, and to the folder of the run."""
+    path = folder / "pictures" / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            logger.log_image(name, [str(path)])
+        elif isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_figure(name, figure, trainer.global_step, close=False)
+    plt.close(figure)

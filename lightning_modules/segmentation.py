@@ -1,0 +1,204 @@
+"""A network and a CRF head, trained and evaluated together."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import MeanMetric
+
+from crfgrad import CRF, Solver, log_distribution
+from lightning_modules.losses import build_loss
+from lightning_modules.metrics import segmentation_metrics, trimap
+
+
+class SegmentationModule(pl.LightningModule):
+    """Any network, alone or with a CRF head behind it.
+
+    The two-stage training of the paper: train the network alone, then give ``unary_checkpoint`` and a
+    head, and train both end to end.
+
+    Args:
+        num_classes: Number of labels; comes from the data module.
+        network: Called with ``num_classes``; maps images 0..255 to logits.
+        head: Called with ``num_classes``; a ``CRF`` or any module of (logits, image), or null for none.
+        class_names: Names of the labels; come from the data module.
+        ignore_index: Label of pixels that do not count; comes from the data module.
+        loss: CrossEntropyLoss, or the name of a loss of smp.losses.
+        learning_rate: Learning rate of the network.
+        weight_decay: Weight decay of the network.
+        head_learning_rate: Learning rate of the head.
+        head_weight_decay: Weight decay of the head.
+        optimizer: Called with the parameter groups.
+        scheduler: Called with the optimizer; steps once an epoch.
+        unary_checkpoint: Checkpoint of a ``SegmentationModule`` whose network to start from.
+        freeze_network_epochs: Train only the head for so many epochs.
+        trimap_width: Half the width, in pixels, of the band along boundaries where IoU is measured too.
+        eval_solver: Another solver for the head in validation, test and prediction.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        network: Callable[[int], nn.Module],
+        head: Callable[[int], nn.Module] | None = None,
+        class_names: Sequence[str] | None = None,
+        ignore_index: int = 255,
+        loss: str = "CrossEntropyLoss",
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        head_learning_rate: float = 1e-2,
+        head_weight_decay: float = 0.0,
+        optimizer: Callable[[Iterable], Optimizer] = torch.optim.AdamW,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        unary_checkpoint: str | None = None,
+        freeze_network_epochs: int = 0,
+        trimap_width: int = 3,
+        eval_solver: Solver | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.class_names = list(class_names or map(str, range(num_classes)))
+        self.network = network(num_classes)
+        self.head = None if head is None else head(num_classes)
+        self.loss = build_loss(loss, ignore_index)
+        self.eval_solver = eval_solver
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        if unary_checkpoint is not None:
+            self.load_network(unary_checkpoint)
+        if self.head is None and (freeze_network_epochs or eval_solver is not None):
+            raise ValueError("freeze_network_epochs and eval_solver are for a module with a head: give model.head")
+        outputs = ("network",) if self.head is None else ("network", "crf")
+        self.metrics: Any = nn.ModuleDict(
+            {
+                f"{stage}_{output}_{where}": segmentation_metrics(num_classes, ignore_index)
+                for stage in ("val", "test")
+                for output in outputs
+                for where in ("image", "trimap")
+            }
+        )
+        self.energies: Any = nn.ModuleDict(
+            {f"{stage}_{when}": MeanMetric() for stage in ("val", "test") for when in ("0", "T")}
+        )
+
+    def load_network(self, path: str) -> None:
+        """Loads the network, and not the head, of a checkpoint."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"unary_checkpoint {path} is no file: train the network alone first")
+        state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+        self.network.load_state_dict(
+            {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
+        )
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Image (B, C, H, W) 0..255 -> logits of the network and distributions of head or network."""
+        logits = self.network(image)
+        if self.frozen:
+            logits = logits.detach()
+        if self.head is None:
+            return logits, logits.softmax(dim=1)
+        if isinstance(self.head, CRF) and self.eval_solver is not None and not self.training:
+            return logits, self.eval_solver(self.head.energy(logits, image), self.head.initial(logits))
+        return logits, self.head(logits, image)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether only the head is being trained."""
+        return self.training and self.current_epoch < self.hparams["freeze_network_epochs"]
+
+    def training_step(self, batch: dict[str, Any], batch_index: int) -> Tensor:
+        """One step, with the loss on the distributions of the head, or on the logits if there is none."""
+        logits, q = self(batch["image"])
+        loss: Tensor = self.loss(logits if self.head is None else log_distribution(q), batch["mask"])
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(q))
+        return loss
+
+    def validation_step(self, batch: dict[str, Any], batch_index: int) -> None:
+        """See ``evaluate``."""
+        self.evaluate(batch, "val")
+
+    def test_step(self, batch: dict[str, Any], batch_index: int) -> None:
+        """See ``evaluate``."""
+        self.evaluate(batch, "test")
+
+    def predict_step(self, batch: dict[str, Any], batch_index: int) -> Tensor:
+        """The distributions (B, L, H, W)."""
+        q: Tensor = self(batch["image"])[1]
+        return q
+
+    def evaluate(self, batch: dict[str, Any], stage: str) -> None:
+        """Updates the metrics of the network alone and of the head, and the energies."""
+        image, mask = batch["image"], batch["mask"]
+        logits = self.network(image)
+        outputs = {"network": logits}
+        if isinstance(self.head, CRF):
+            energy = self.head.energy(logits, image)
+            start = self.head.initial(logits)
+            outputs["crf"] = (self.eval_solver or self.head.solver)(energy, start)
+            self.energies[f"{stage}_0"].update(energy(start))
+            self.energies[f"{stage}_T"].update(energy(outputs["crf"]))
+        elif self.head is not None:
+            outputs["crf"] = self.head(logits, image)
+        band = trimap(mask, self.hparams["trimap_width"], self.hparams["ignore_index"])
+        for name, scores in outputs.items():
+            self.metrics[f"{stage}_{name}_image"].update(scores.argmax(1), mask)
+            self.metrics[f"{stage}_{name}_trimap"].update(scores.argmax(1), band)
+        scores = outputs["network"] if self.head is None else log_distribution(outputs["crf"])
+        self.log(f"{stage}/loss", self.loss(scores, mask), batch_size=len(mask), sync_dist=True)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the metrics of the epoch."""
+        self.log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the metrics of the test."""
+        self.log_metrics("test")
+
+    def log_metrics(self, stage: str) -> None:
+        """IoU of the result and, with a head, of the network alone (``_network``); mean energies."""
+        for name in ("network",) if self.head is None else ("network", "crf"):
+            suffix = "_network" if name == "network" and self.head is not None else ""
+            for where, prefix in (("image", ""), ("trimap", "trimap_")):
+                metric = self.metrics[f"{stage}_{name}_{where}"]
+                values = metric.compute()
+                metric.reset()
+                self.log(f"{stage}/{prefix}miou{suffix}", values["miou"], prog_bar=where == "image")
+                for class_name, value in zip(self.class_names, values["iou"], strict=True):
+                    self.log(f"{stage}/{prefix}iou{suffix}/{class_name}", value)
+        if isinstance(self.head, CRF):
+            for when, name in (("0", "energy_network"), ("T", "energy")):
+                metric = self.energies[f"{stage}_{when}"]
+                self.log(f"{stage}/{name}", metric.compute())
+                metric.reset()
+
+    def configure_optimizers(self) -> Any:
+        """One group of parameters for the network and one for the head, each with its own rates."""
+        rates = {"": self.network, "head_": self.head}
+        groups = [
+            {
+                "params": list(part.parameters()),
+                "lr": self.hparams[f"{prefix}learning_rate"],
+                "weight_decay": self.hparams[f"{prefix}weight_decay"],
+            }
+            for prefix, part in rates.items()
+            if part is not None
+        ]
+        optimizer = self.optimizer(groups)
+        if self.scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self.scheduler(optimizer)}
+
+    def on_train_epoch_start(self) -> None:
+        """Keeps batch normalisation of a frozen network as it is."""
+        self.network.train(not self.frozen)
+
+    def on_fit_start(self) -> None:
+        """A network that stays frozen throughout needs no gradients at all."""
+        epochs = self.trainer.max_epochs
+        if epochs is not None and 0 <= epochs <= self.hparams["freeze_network_epochs"]:
+            self.network.requires_grad_(False)

@@ -1,0 +1,1 @@
+"""Tests of networks, losses, metrics, training and the command line."""
