@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
+import yaml
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import WandbLogger
 
 import crfgrad  # noqa: F401  so that YAML can name its classes without their module
 from datamodules import SegmentationDataModule
@@ -14,6 +17,16 @@ from lightning_modules import FilterPictures, PredictionPanels, PredictionWriter
 RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "optimizer", "scheduler")
 TRAINING_ONLY = (*RATES, "loss", "freeze_network_epochs")
 FREE = ("eval_solver", "unary_checkpoint", "num_classes", "class_names", "ignore_index", "trimap_width")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes config.yaml into the folder of the run, and gives the same to W&B."""
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Gives it to W&B."""
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger):
+                logger.log_hyperparams(yaml.safe_load(self.parser.dump(self.config, skip_none=False)))
 
 
 class CLI(LightningCLI):
@@ -47,6 +60,16 @@ class CLI(LightningCLI):
                 f"{self.subcommand} needs a trained model: give --ckpt_path=.../checkpoints/best.ckpt, or "
                 "--untrained=true to evaluate one with its initial weights"
             )
+
+    def instantiate_classes(self) -> None:
+        """Builds model, data and trainer; what one of them refuses is shown as it said it."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            refusal: BaseException = error
+            while refusal.__cause__ is not None:  # the parser wraps it in all that it has tried
+                refusal = refusal.__cause__
+            raise refusal from None
 
     def _parse_ckpt_path(self) -> None:
         """Refuses a checkpoint that contradicts the configuration (Lightning would let it win, silently)."""
@@ -86,6 +109,7 @@ def main(args: ArgsType = None) -> CLI:
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
+        save_config_callback=SaveConfig,
         args=args,
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import albumentations as A
 import numpy as np
@@ -89,12 +90,7 @@ class FolderDataModule(SegmentationDataModule):
         split_files: Text files of train, val and test.
         fractions: Parts of the data for train, val and test, where there are no split files.
         split_seed: Seed of the random split by fractions.
-        batch_size: See ``SegmentationDataModule``, also for the arguments that follow.
-        eval_batch_size: See there.
-        workers: See there.
-        train_transforms: See there.
-        eval_transforms: See there.
-        predict_images: See there.
+        kwargs: Batch sizes, transforms and the rest of ``SegmentationDataModule``.
     """
 
     def __init__(
@@ -108,14 +104,9 @@ class FolderDataModule(SegmentationDataModule):
         split_files: tuple[str, str, str] | None = None,
         fractions: tuple[float, float, float] = (0.7, 0.15, 0.15),
         split_seed: int = 0,
-        batch_size: int = 8,
-        eval_batch_size: int = 1,
-        workers: int = 0,
-        train_transforms: list[A.BasicTransform] | None = None,
-        eval_transforms: list[A.BasicTransform] | None = None,
-        predict_images: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(batch_size, eval_batch_size, workers, train_transforms, eval_transforms, predict_images)
+        super().__init__(**kwargs)
         if colours is not None and len(colours) != len(classes):
             raise ValueError(f"there are {len(classes)} classes but {len(colours)} colours: give one for each class")
         if split_files is None and (min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6):

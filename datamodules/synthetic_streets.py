@@ -1,6 +1,7 @@
 """Generated street scenes: a data set without files."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import albumentations as A
 import numpy as np
@@ -40,12 +41,8 @@ class SyntheticStreets(SegmentationDataModule):
         val_size: Number of validation scenes.
         test_size: Number of test scenes.
         seed: Another seed gives other scenes.
-        batch_size: See ``SegmentationDataModule``, also for the arguments that follow.
-        eval_batch_size: See there.
-        workers: See there.
-        train_transforms: See there.
-        eval_transforms: See there.
-        predict_images: See there.
+        eval_batch_size: Scenes in a batch of validation and test.
+        kwargs: Batch sizes, transforms and the rest of ``SegmentationDataModule``.
     """
 
     classes: Sequence[str] = CLASSES
@@ -59,14 +56,10 @@ class SyntheticStreets(SegmentationDataModule):
         val_size: int = 64,
         test_size: int = 128,
         seed: int = 0,
-        batch_size: int = 8,
         eval_batch_size: int = 8,
-        workers: int = 0,
-        train_transforms: list[A.BasicTransform] | None = None,
-        eval_transforms: list[A.BasicTransform] | None = None,
-        predict_images: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(batch_size, eval_batch_size, workers, train_transforms, eval_transforms, predict_images)
+        super().__init__(eval_batch_size=eval_batch_size, **kwargs)
         self.height = height
         self.width = width
         self.sizes = {"train": train_size, "val": val_size, "test": test_size}

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import albumentations as A
 import numpy as np
@@ -52,12 +53,7 @@ class WeizmannHorse(SegmentationDataModule):
 
     Args:
         root: Folder that holds ``weizmann_horse_db``; the default is $DATA_ROOT, or ``data``.
-        batch_size: See ``SegmentationDataModule``, also for the arguments that follow.
-        eval_batch_size: See there.
-        workers: See there.
-        train_transforms: See there.
-        eval_transforms: See there.
-        predict_images: See there.
+        kwargs: Batch sizes, transforms and the rest of ``SegmentationDataModule``.
     """
 
     classes: Sequence[str] = ("background", "horse")
@@ -66,14 +62,9 @@ class WeizmannHorse(SegmentationDataModule):
     def __init__(
         self,
         root: str | None = None,
-        batch_size: int = 8,
-        eval_batch_size: int = 1,
-        workers: int = 0,
-        train_transforms: list[A.BasicTransform] | None = None,
-        eval_transforms: list[A.BasicTransform] | None = None,
-        predict_images: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(batch_size, eval_batch_size, workers, train_transforms, eval_transforms, predict_images)
+        super().__init__(**kwargs)
         self.root = Path(root or os.environ.get("DATA_ROOT", "data")) / "weizmann_horse_db"
 
     def dataset(self, split: str, transforms: Sequence[A.BasicTransform]) -> WeizmannHorseDataset:

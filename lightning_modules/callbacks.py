@@ -1,8 +1,7 @@
 """Pictures while training, and predictions as files."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,8 +13,15 @@ from pytorch_lightning.callbacks import BasePredictionWriter, Callback
 from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from crfgrad import CRF, SpatialPotential
-from lightning_modules.pictures import blend, draw_filters, draw_panel, paint
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    SpatialPotential,
+)
+from lightning_modules.pictures import Colour, blend, draw_filters, draw_panel, lattice_filter_slice, paint
+from lightning_modules.segmentation import SegmentationModule
 
 
 class _RunFolder(Callback):
@@ -46,37 +52,26 @@ class PredictionPanels(_RunFolder):
     ) -> None:
         """Collects rows."""
         if not trainer.sanity_checking and trainer.current_epoch % self.every_n_epochs == 0:
-            self._collect(trainer, module, batch)
+            self._collect(trainer, cast(SegmentationModule, module), batch)
 
     def on_test_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:
         """Collects rows."""
-        self._collect(trainer, module, batch)
+        self._collect(trainer, cast(SegmentationModule, module), batch)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Draws them."""
-        self._draw(trainer, f"val_epoch{trainer.current_epoch:03d}")
+        self._draw(trainer, f"val_epoch{trainer.current_epoch:03d}" if trainer.state.fn == "fit" else "val")
 
     def on_test_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Draws them."""
         self._draw(trainer, "test")
 
-    def _collect(self, trainer: pl.Trainer, module: pl.LightningModule, batch: dict[str, Any]) -> None:
-        colours = trainer.datamodule.colours  # type: ignore[attr-defined]
+    def _collect(self, trainer: pl.Trainer, module: SegmentationModule, batch: dict[str, Any]) -> None:
         for image, mask in zip(batch["image"], batch["mask"], strict=True):
             if len(self.rows) < self.images and trainer.is_global_zero:
-                row = {"image": image.movedim(0, -1).cpu().numpy(), "truth": paint(mask, colours)}
-                logits = module.network(image[None])  # type: ignore[operator]
-                states = [logits.softmax(dim=1)]
-                if isinstance(module.head, CRF):
-                    solver = module.eval_solver or module.head.solver
-                    states = list(solver.trajectory(module.head.energy(logits, image[None]), states[0]))  # type: ignore[union-attr,operator]
-                row["network"] = paint(logits[0].argmax(0), colours)
-                row |= {f"$q^{t}$": blend(state[0], colours) for t, state in enumerate(states[1:], start=1)}
-                if module.head is not None:
-                    row["result"] = paint(states[-1][0].argmax(0), colours)
-                self.rows.append(row)
+                self.rows.append(_panel_row(module, image, mask, _colours(trainer)))
 
     def _draw(self, trainer: pl.Trainer, name: str) -> None:
         if self.rows:
@@ -85,14 +80,22 @@ class PredictionPanels(_RunFolder):
 
 
 class FilterPictures(_RunFolder):
-    """Draws the learned spatial filters at the end of training."""
+    """Draws the learned filters at the end of training."""
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Draws them."""
-        potentials: Sequence[Any] = module.head.potentials if isinstance(module.head, CRF) else []  # type: ignore[assignment]
-        for potential in potentials:
-            if isinstance(potential, SpatialPotential) and trainer.is_global_zero:
-                log_picture(trainer, self.run_folder, "spatial_filters", draw_filters(potential, module.class_names))  # type: ignore[arg-type]
+        module = cast(SegmentationModule, module)
+        if not isinstance(module.head, CRF) or not trainer.is_global_zero:
+            return
+        for number, potential in enumerate(module.head.potentials):
+            if isinstance(potential, SpatialPotential | GaussianSpatialPotential):
+                kernel, title = potential.kernel(), f"by position, {potential.radius} pixels each way"
+            elif isinstance(potential, BilateralPotential | GaussianBilateralPotential):
+                kernel, title = lattice_filter_slice(potential), "by position (x) and brightness (y), 3 widths each way"
+            else:
+                continue  # a potential of one's own may have no filters to draw
+            name = f"filters_{number}_{type(potential).__name__}"
+            log_picture(trainer, self.run_folder, name, draw_filters(kernel, module.class_names, title))
 
 
 class PredictionWriter(_RunFolder, BasePredictionWriter):
@@ -116,21 +119,23 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
     ) -> None:
         """Writes the images of a batch."""
         folder = Path(self.folder) if self.folder else self.run_folder / "predictions"
-        colours = trainer.datamodule.colours  # type: ignore[attr-defined]
+        colours = _colours(trainer)
         for q, image, name, size in zip(prediction, batch["image"], batch["name"], batch["size"].tolist(), strict=True):
-            resized = torch.nn.functional.interpolate(q[None], size=size, mode="bilinear")[0]
+            resized = torch.nn.functional.interpolate(q[None].float(), size=size, mode="bilinear")[0]
             labels = resized.argmax(0)
             painted = paint(labels, colours)
             original = Image.fromarray(image.movedim(0, -1).cpu().numpy()).resize(size[::-1])
             overlay = Image.blend(original, Image.fromarray(painted), 0.5)
-            indexed = Image.fromarray(labels.cpu().numpy().astype(np.uint8), mode="P")
+            indexed = Image.fromarray(labels.cpu().numpy().astype(np.uint8))
             indexed.putpalette([channel for colour in colours for channel in colour])
             for kind, picture in (("labels", indexed), ("overlays", overlay)):
-                (folder / kind).mkdir(parents=True, exist_ok=True)
-                picture.save(folder / kind / f"{name}.png")
+                path = folder / kind / f"{name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                picture.save(path)
             if self.probabilities:
-                (folder / "probabilities").mkdir(parents=True, exist_ok=True)
-                np.save(folder / "probabilities" / f"{name}.npy", resized.half().cpu().numpy())
+                path = folder / "probabilities" / f"{name}.npy"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                np.save(path, resized.half().cpu().numpy())
 
 
 def log_picture(trainer: pl.Trainer, folder: Path, name: str, figure: Figure) -> None:
@@ -144,3 +149,26 @@ def log_picture(trainer: pl.Trainer, folder: Path, name: str, figure: Figure) ->
         elif isinstance(logger, TensorBoardLogger):
             logger.experiment.add_figure(name, figure, trainer.global_step, close=False)
     plt.close(figure)
+
+
+@torch.no_grad()
+def _panel_row(module: SegmentationModule, image: Tensor, mask: Tensor, colours: list[Colour]) -> dict[str, np.ndarray]:
+    """Titled pictures of one image."""
+    row = {"image": image.movedim(0, -1).cpu().numpy(), "truth": paint(mask, colours)}
+    logits = module.network(image[None])
+    states = [logits.softmax(dim=1)]
+    if isinstance(module.head, CRF):
+        states = list(module.solver.trajectory(module.head.energy(logits, image[None]), module.head.initial(logits)))
+    elif module.head is not None:
+        states.append(module.head(logits, image[None]))
+    row["network"] = paint(logits[0].argmax(0), colours)
+    row |= {f"$q^{t}$": blend(state[0], colours) for t, state in enumerate(states[1:], start=1)}
+    if module.head is not None:
+        row["result"] = paint(states[-1][0].argmax(0), colours)
+    return row
+
+
+def _colours(trainer: pl.Trainer) -> list[Colour]:
+    """The colours of the classes, which the data module knows."""
+    colours: list[Colour] = list(trainer.datamodule.colours)  # type: ignore[attr-defined]
+    return colours

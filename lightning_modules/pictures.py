@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from crfgrad import SpatialPotential
+from crfgrad import BilateralPotential, GaussianBilateralPotential, PermutohedralLattice
+from crfgrad.lattice import opposite_taps
 
 Colour = tuple[int, int, int]
 
@@ -31,10 +32,12 @@ def paint(labels: Tensor, colours: Sequence[Colour]) -> np.ndarray:
 
 def draw_panel(rows: Sequence[dict[str, np.ndarray]]) -> Figure:
     """A row of titled pictures for each image."""
-    height, width = next(iter(rows[0].values())).shape[:2]
+    ratios = [row["image"].shape[0] / row["image"].shape[1] for row in rows]
     columns = len(rows[0])
-    size = (2 * columns, 2 * len(rows) * height / width + 0.3)
-    figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
+    size = (2 * columns, 2 * sum(ratios) + 0.3)
+    figure, axes = plt.subplots(
+        len(rows), columns, figsize=size, squeeze=False, layout="constrained", height_ratios=ratios
+    )
     for axes_row, row in zip(axes, rows, strict=True):
         for axis, (title, picture) in zip(axes_row, row.items(), strict=True):
             axis.imshow(picture)
@@ -43,13 +46,20 @@ def draw_panel(rows: Sequence[dict[str, np.ndarray]]) -> Figure:
     return figure
 
 
-def draw_filters(potential: SpatialPotential, names: Sequence[str], most: int = 8) -> Figure:
-    """The learned cost of each pair of labels by relative position; red costs, blue rewards."""
-    kernel = potential.kernel().detach().cpu().float()
-    count = min(len(kernel), most)
+def draw_filters(kernel: Tensor, names: Sequence[str], title: str, most: int = 8) -> Figure:
+    """The cost that a label (row) pays for another one (column), by relative position; red costs, blue rewards.
+
+    Args:
+        kernel: (L, L, height, width), relative position 0 in the middle.
+        names: Names of the labels.
+        title: What the axes of each small picture are.
+        most: Draws the first so many labels.
+    """
+    kernel = kernel[:most, :most].detach().cpu().float()
+    count = len(kernel)
     limit = float(kernel.abs().max()) or 1.0
     figure, axes = plt.subplots(
-        count, count, figsize=(1.2 * count + 1, 1.2 * count), squeeze=False, layout="constrained"
+        count, count, figsize=(1.2 * count + 1, 1.2 * count + 0.4), squeeze=False, layout="constrained"
     )
     for label, axes_row in enumerate(axes):
         for other, axis in enumerate(axes_row):
@@ -60,4 +70,32 @@ def draw_filters(potential: SpatialPotential, names: Sequence[str], most: int = 
             if other == 0:
                 axis.set_ylabel(names[label], fontsize=8)
     figure.colorbar(drawn, ax=axes, shrink=0.6)
+    figure.suptitle(title, fontsize=9)
     return figure
+
+
+@torch.no_grad()
+def lattice_filter_slice(
+    potential: BilateralPotential | GaussianBilateralPotential, size: int = 25, reach: float = 3.0
+) -> Tensor:
+    """A plane through the filters on the lattice: (L, L, size, size).
+
+    Along x lies the difference in position, along y the difference in brightness (of all channels alike;
+    without channels, the position y), up to ``reach`` widths either way.
+
+    Args:
+        potential: The potential.
+        size: Samples along each axis, odd.
+        reach: How far the plane goes, in widths.
+    """
+    labels = potential.num_classes
+    step = torch.linspace(-reach, reach, size)
+    brightness, position = torch.meshgrid(step, step, indexing="ij")
+    features = torch.zeros(labels, 2 + potential.image_channels, size, size)
+    features[:, 0] = position
+    features[:, 2 if potential.image_channels else 1 :] = brightness
+    lattice = PermutohedralLattice(features * potential.feature_scale, potential.radius)
+    impulse = torch.zeros(labels, labels, size, size)
+    impulse[range(labels), range(labels), size // 2, size // 2] = 1  # image l holds label l in its middle
+    weights = opposite_taps(potential.kernel()).mT.cpu()  # at v: what the middle pays for a label at v
+    return lattice.slice(lattice.filter(lattice.splat(impulse), weights))

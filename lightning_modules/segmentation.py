@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -61,7 +61,8 @@ class SegmentationModule(pl.LightningModule):
         eval_solver: Solver | None = None,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters()
+        # a solver comes with its settings from the command line, but is a module and not a setting from Python
+        self.save_hyperparameters(ignore=["eval_solver"] if isinstance(eval_solver, nn.Module) else [])
         self.class_names = list(class_names or map(str, range(num_classes)))
         self.network = network(num_classes)
         self.head = None if head is None else head(num_classes)
@@ -102,9 +103,16 @@ class SegmentationModule(pl.LightningModule):
             logits = logits.detach()
         if self.head is None:
             return logits, logits.softmax(dim=1)
-        if isinstance(self.head, CRF) and self.eval_solver is not None and not self.training:
-            return logits, self.eval_solver(self.head.energy(logits, image), self.head.initial(logits))
+        if isinstance(self.head, CRF) and self.solver is not self.head.solver:
+            return logits, self.solver(self.head.energy(logits, image), self.head.initial(logits))
         return logits, self.head(logits, image)
+
+    @property
+    def solver(self) -> Solver:
+        """The solver of a CRF head, or ``eval_solver`` in its place where there is one and nothing is trained."""
+        if self.eval_solver is not None and not self.training:
+            return self.eval_solver
+        return cast(CRF, self.head).solver
 
     @property
     def frozen(self) -> bool:
@@ -116,7 +124,15 @@ class SegmentationModule(pl.LightningModule):
         logits, q = self(batch["image"])
         loss: Tensor = self.loss(logits if self.head is None else log_distribution(q), batch["mask"])
         self.log("train/loss", loss, prog_bar=True, batch_size=len(q))
+        if self.frozen:  # DDP waits for a gradient of every parameter
+            loss = loss + 0 * sum(parameter.sum() for parameter in self.network.parameters())
         return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """A frozen network is out of reach of weight decay and momentum, too."""
+        if self.frozen:
+            for parameter in self.network.parameters():
+                parameter.grad = None
 
     def validation_step(self, batch: dict[str, Any], batch_index: int) -> None:
         """See ``evaluate``."""
@@ -139,7 +155,7 @@ class SegmentationModule(pl.LightningModule):
         if isinstance(self.head, CRF):
             energy = self.head.energy(logits, image)
             start = self.head.initial(logits)
-            outputs["crf"] = (self.eval_solver or self.head.solver)(energy, start)
+            outputs["crf"] = self.solver(energy, start)
             self.energies[f"{stage}_0"].update(energy(start))
             self.energies[f"{stage}_T"].update(energy(outputs["crf"]))
         elif self.head is not None:

@@ -177,6 +177,10 @@ class GaussianBilateralPotential(_LatticePotential):
         """See ``_LatticePotential``."""
         return self.log_sigma.exp()
 
+    def kernel(self) -> Tensor:
+        """The filters as they act: (taps, L, L)."""
+        return self.gaussian[:, None, None] * symmetrised(self.compatibility, self.symmetric)
+
     def bind(self, image: Tensor) -> Message:
         """See ``Potential.bind``."""
         lattice = self.lattice(image)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from datamodules import FolderDataModule
+from datamodules import FolderDataModule, SyntheticStreets
 from datamodules.dataset import collate
 from datamodules.folder import spread_hues
 
@@ -136,12 +136,5 @@ def test_settings_that_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"2 sizes \(4 x 5, 5 x 5\)"):
         collate([{"image": torch.zeros(3, height, 5)} for height in (4, 5)])
     with pytest.raises(TypeError, match="leave out Normalize"):
-        _ = FolderDatasetWithNormalize()[0]
+        _ = SyntheticStreets(height=32, width=48).dataset("train", [A.Normalize()])[0]
     assert len(set(spread_hues(19))) == 19
-
-
-class FolderDatasetWithNormalize:
-    def __getitem__(self, index: int) -> object:
-        from datamodules.dataset import _channels_first
-
-        return _channels_first(A.Normalize()(image=np.zeros((4, 4, 3), dtype=np.uint8))["image"])

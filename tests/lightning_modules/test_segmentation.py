@@ -1,0 +1,173 @@
+"""The LightningModule: its metrics are those of a plain count, its parts train as they are told to."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import albumentations as A
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from crfgrad import CRF, BilateralPotential, MeanField, SpatialPotential
+from datamodules import SyntheticStreets
+from lightning_modules import SegmentationModule
+from lightning_modules.metrics import trimap
+from tests.lightning_modules.test_metrics import plain_iou
+
+POTENTIALS = [partial(SpatialPotential, radius=1), partial(BilateralPotential, sigma_xy=10)]
+
+
+class TinyNetwork(nn.Module):
+    """Two convolutions, with batch normalisation between them."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.last = nn.Conv2d(8, num_classes, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.layers(image.float() / 255 - 0.5))
+        return logits
+
+
+class AddBrightness(nn.Module):
+    """A head that is no CRF."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_classes, 1, 1))
+
+    def forward(self, logits: Tensor, image: Tensor) -> Tensor:
+        return (logits + self.weight * image.float().mean(1, keepdim=True)).softmax(1)
+
+
+class Streets(SyntheticStreets):
+    """Tiny scenes, some of whose pixels are to be ignored."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(height=24, width=32, train_size=6, val_size=5, test_size=5, batch_size=3, **options)
+        self.eval_batch_size = 2
+
+    def dataset(self, split: str, transforms: Sequence[A.BasicTransform]) -> Any:
+        return [
+            sample | {"mask": sample["mask"].clone().index_fill_(0, torch.tensor([3, 4]), 255)}
+            for sample in super().dataset(split, transforms)
+        ]
+
+
+def crf(num_classes: int) -> CRF:
+    return CRF(num_classes, POTENTIALS)
+
+
+def build(**options: Any) -> SegmentationModule:
+    return SegmentationModule(8, TinyNetwork, class_names=SyntheticStreets.classes, **options)
+
+
+def trainer(folder: Path, **options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("head", [None, crf, AddBrightness])
+def test_metrics_are_those_of_a_plain_count(head: Any, tmp_path: Path) -> None:
+    module, data = build(head=head), Streets()
+    (logged,) = trainer(tmp_path).test(module, data, verbose=False)
+    module.eval()
+    images, masks = (torch.stack([sample[key] for sample in data.dataset("test", [])]) for key in ("image", "mask"))
+    with torch.no_grad():
+        logits, q = module(images)
+    band = trimap(masks, 3, 255)
+    outputs = {"": q} if head is None else {"": q, "_network": logits}
+    for suffix, scores in outputs.items():
+        for prefix, truth in (("", masks), ("trimap_", band)):
+            ious = plain_iou(scores.argmax(1), truth, 8, 255)
+            present = [iou for iou in ious if iou is not None]
+            assert logged[f"test/{prefix}miou{suffix}"] == pytest.approx(sum(present) / len(present), abs=1e-6)
+            for name, iou in zip(module.class_names, ious, strict=True):
+                assert logged[f"test/{prefix}iou{suffix}/{name}"] == pytest.approx(iou or 0, abs=1e-6)
+    assert ("test/energy" in logged) == (head is crf)
+    if head is crf:
+        energy = module.head.energy(logits, images)  # type: ignore[operator,union-attr]
+        assert logged["test/energy"] == pytest.approx(energy(q).mean().item(), rel=1e-5)
+        assert logged["test/energy_network"] == pytest.approx(energy(logits.softmax(1)).mean().item(), rel=1e-5)
+
+
+class Recorder(pl.Callback):
+    """Remembers the weights at the end of each epoch."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Tensor]] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.states.append({key: value.clone() for key, value in module.state_dict().items()})
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_frozen_network_stays_as_it_is(epochs: int, tmp_path: Path) -> None:
+    module, recorder = build(head=crf, freeze_network_epochs=1, weight_decay=0.5), Recorder()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    trainer(tmp_path, max_epochs=epochs, callbacks=[recorder]).fit(module, Streets())
+    for key, value in recorder.states[0].items():
+        if key.startswith("network."):
+            assert torch.equal(value, before[key]), key  # batch statistics and weight decay too
+    assert not torch.equal(recorder.states[0]["head.potentials.0.weight"], before["head.potentials.0.weight"])
+    if epochs == 2:
+        assert not torch.equal(recorder.states[1]["network.last.weight"], before["network.last.weight"])
+
+
+def test_network_and_head_have_their_own_rates() -> None:
+    module = build(
+        head=crf, learning_rate=0.1, weight_decay=0.2, head_learning_rate=0.3, head_weight_decay=0.4
+    )  # AdamW is the default
+    network, head = module.configure_optimizers().param_groups
+    assert (network["lr"], network["weight_decay"], head["lr"], head["weight_decay"]) == (0.1, 0.2, 0.3, 0.4)
+    assert len(network["params"]) == len(list(module.network.parameters()))
+    assert len(head["params"]) == len(list(crf(8).parameters()))
+
+
+def test_the_second_stage_starts_from_the_network_of_the_first(tmp_path: Path) -> None:
+    first = build()
+    path = tmp_path / "network.ckpt"
+    torch.save({"state_dict": first.state_dict()}, path)
+    torch.manual_seed(5)
+    second = build(head=crf, unary_checkpoint=str(path))
+    for key, value in first.network.state_dict().items():
+        assert torch.equal(second.network.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("loss", ["CrossEntropyLoss", "DiceLoss", "JaccardLoss", "FocalLoss", "LovaszLoss"])
+@pytest.mark.parametrize("head", [None, crf])
+def test_every_loss_trains(loss: str, head: Any, tmp_path: Path) -> None:
+    module = build(head=head, loss=loss)
+    before = module.network.last.weight.detach().clone()  # type: ignore[union-attr,operator]
+    trainer(tmp_path, max_epochs=1, detect_anomaly=True).fit(module, Streets())
+    assert torch.isfinite(module.network.last.weight).all()  # type: ignore[union-attr,arg-type]
+    assert not torch.equal(module.network.last.weight, before)  # type: ignore[union-attr,arg-type]
+
+
+def test_the_evaluation_solver_acts_in_evaluation_only() -> None:
+    module = build(head=crf, eval_solver=MeanField(iterations=2))
+    image = torch.randint(256, (1, 3, 16, 20), dtype=torch.uint8)
+    assert module.solver is module.head.solver  # type: ignore[union-attr]
+    module.eval()
+    with torch.no_grad():
+        logits, q = module(image)
+        energy = module.head.energy(logits, image)  # type: ignore[operator,union-attr]
+        assert torch.equal(q, MeanField(iterations=2)(energy, logits.softmax(1)))
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="are for a module with a head"):
+        build(freeze_network_epochs=1)
+    with pytest.raises(ValueError, match="are for a module with a head"):
+        build(eval_solver=MeanField())

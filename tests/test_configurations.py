@@ -1,0 +1,104 @@
+"""Every shipped configuration runs fit, then test, on tiny data."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from experiments import demo
+from tests.command_line import QUIET, ROOT, SMALL, STREETS, TINY, run
+
+HEADS = sorted((ROOT / "experiments" / "heads").glob("*.yaml"))
+NETWORKS = sorted((ROOT / "experiments").glob("*/network.yaml"))
+DEMO = ROOT / "experiments" / "synthetic_streets" / "demo.yaml"
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checkpoint of a network, trained on street scenes for an epoch."""
+    output = tmp_path_factory.mktemp("network")
+    run("fit", f"--config={STREETS}", *TINY, f"--output={output}", "--name=run")
+    return str(output / "run" / "version_0" / "checkpoints" / "best.ckpt")
+
+
+def tiny_data(configuration: Path, folder: Path) -> list[str]:
+    """Arguments that give a configuration tiny data of the kind that it is for."""
+    if configuration == STREETS:
+        return [*SMALL, "--data.init_args.batch_size=2"]
+    horses = configuration.parent.name == "weizmann_horse"
+    images, masks, suffix = ("rgb", "figure_ground", "jpg") if horses else ("images", "masks", "png")
+    root = folder / "weizmann_horse_db" if horses else folder
+    for name in (images, masks):
+        (root / name).mkdir(parents=True)
+    for number in range(1, 329 if horses else 9):
+        labels = np.zeros((36, 50), dtype=np.uint8)
+        labels[8:28, 10 + number % 20 : 30 + number % 20] = 1
+        Image.fromarray(labels * 120 + 60).convert("RGB").save(root / images / f"horse{number:03d}.{suffix}")
+        Image.fromarray(labels * 255 if horses else labels).save(root / masks / f"horse{number:03d}.{suffix}")
+    limits = [f"--trainer.limit_{split}_batches=2" for split in ("train", "val", "test")]
+    if horses:
+        return [*limits, "--data.init_args.batch_size=2", f"--data.init_args.root={folder}"]
+    where = [f"--data.init_args.images={root / images}", f"--data.init_args.masks={root / masks}"]
+    return [*limits, "--data.init_args.batch_size=2", *where]
+
+
+def fit_and_test(output: Path, *arguments: str) -> dict[str, torch.Tensor]:
+    """Trains, then tests by what the run has left in its folder."""
+    run("fit", *arguments, *QUIET, f"--output={output}", "--name=run")
+    folder = output / "run" / "version_0"
+    best = f"--ckpt_path={folder / 'checkpoints' / 'best.ckpt'}"
+    tested = run("test", f"--config={folder / 'config.yaml'}", best, "--name=test")
+    assert (output / "test" / "version_0" / "pictures" / "predictions_test.png").is_file()
+    return tested.trainer.callback_metrics
+
+
+@pytest.mark.parametrize("configuration", NETWORKS, ids=lambda path: path.parent.name)
+def test_every_network(configuration: Path, tmp_path: Path) -> None:
+    metrics = fit_and_test(tmp_path, f"--config={configuration}", *tiny_data(configuration, tmp_path / "data"))
+    assert 0 <= metrics["test/miou"] <= 1
+    assert "test/energy" not in metrics
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda path: path.stem)
+def test_every_head_behind_the_network(head: Path, network: str, tmp_path: Path) -> None:
+    given = [f"--config={STREETS}", f"--config={head}", f"--model.init_args.unary_checkpoint={network}"]
+    metrics = fit_and_test(tmp_path, *given, *tiny_data(STREETS, tmp_path))
+    for name in ("test/miou", "test/miou_network", "test/trimap_miou", "test/energy", "test/energy_network"):
+        assert torch.isfinite(metrics[name])
+    pictures = {path.name.split("_")[0] for path in (tmp_path / "run" / "version_0" / "pictures").iterdir()}
+    assert pictures == {"predictions", "filters"}
+
+
+def test_a_head_on_other_data(tmp_path: Path) -> None:
+    configuration = ROOT / "experiments" / "folder" / "network.yaml"
+    head = ROOT / "experiments" / "heads" / "full.yaml"
+    data = tiny_data(configuration, tmp_path / "data")
+    crop = '--data.init_args.train_transforms=[{"class_path": "albumentations.RandomCrop", "init_args": '
+    crop += '{"height": 32, "width": 40}}]'
+    metrics = fit_and_test(tmp_path, f"--config={configuration}", f"--config={head}", *data, crop)
+    assert torch.isfinite(metrics["test/energy"])
+
+
+def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = demo.main(tmp_path, [*QUIET, *SMALL, "--data.init_args.batch_size=2"])
+    assert len(rows) == 3
+    printed = capsys.readouterr().out
+    for name, metrics in rows.items():
+        line = next(line for line in printed.splitlines() if line.startswith(f"{name}  "))
+        assert f"{100 * metrics['test/miou']:.1f}" in line
+    paths = [line.strip() for line in printed.splitlines() if line.startswith("  ")]
+    assert len(paths) >= 5
+    assert all(Path(path).is_file() for path in paths)
+
+
+def test_each_one_begins_with_its_command() -> None:
+    configurations = set((ROOT / "experiments").rglob("*.yaml"))
+    assert configurations == {*HEADS, *NETWORKS, DEMO}  # so that each is run by a test above
+    for path in configurations:
+        assert isinstance(yaml.safe_load(path.read_text()), dict)
+        command = path.read_text().splitlines()[0]
+        assert command.startswith(("# python main.py fit --config experiments/", "# python -m experiments."))
+        assert path == DEMO or f"experiments/{path.relative_to(ROOT / 'experiments')}" in command

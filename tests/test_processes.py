@@ -1,0 +1,67 @@
+"""Runs on several processes, and runs that are killed."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.command_line import ROOT, STREETS, TINY, read_metrics, run, start, streets, streets_on_two
+
+FULL = f"--config={ROOT / 'experiments' / 'heads' / 'full.yaml'}"
+METRICS = ("miou", "miou_network", "trimap_miou", "iou/road", "energy", "energy_network")
+
+
+@pytest.fixture(scope="module")
+def trained_on_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on two processes, with 7 scenes to validate and a network that is fixed at first."""
+    output = tmp_path_factory.mktemp("two")
+    given = [FULL, "--name=two", "--trainer.max_epochs=2", "--model.init_args.freeze_network_epochs=1"]
+    streets_on_two("fit", output, *given, "--data.init_args.val_size=7", "--data.init_args.test_size=7")
+    return output / "two" / "version_0"
+
+
+def test_training_on_two_processes_measures_what_one_measures(trained_on_two: Path, tmp_path: Path) -> None:
+    rows = [row for row in read_metrics(trained_on_two) if row["val/miou"]]
+    last = f"--ckpt_path={trained_on_two / 'checkpoints' / 'last.ckpt'}"
+    config = f"--config={trained_on_two / 'config.yaml'}"
+    one = run("validate", config, last, f"--output={tmp_path}", "--trainer.devices=1", "--trainer.strategy=auto")
+    assert len(rows) == 2
+    for name in METRICS:
+        assert one.trainer.callback_metrics[f"val/{name}"].item() == pytest.approx(float(rows[-1][f"val/{name}"]), 1e-5)
+
+
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_one_and_two_processes_measure_the_same(command: str, trained_on_two: Path, tmp_path: Path) -> None:
+    """Seven scenes on two devices, in batches of 2: no scene may be repeated or left out."""
+    given = [FULL, f"--ckpt_path={trained_on_two / 'checkpoints' / 'best.ckpt'}", "--data.init_args.eval_batch_size=2"]
+    given += ["--data.init_args.val_size=7", "--data.init_args.test_size=7"]
+    one = streets(command, tmp_path, *given).trainer.callback_metrics
+    streets_on_two(command, tmp_path, *given, "--name=two")
+    two = read_metrics(tmp_path / "two" / "version_0")[-1]
+    stage = "val" if command == "validate" else "test"
+    for name in METRICS:
+        assert float(two[f"{stage}/{name}"]) == pytest.approx(one[f"{stage}/{name}"].item(), 1e-5)
+
+
+def test_a_killed_run_resumes(tmp_path: Path) -> None:
+    given = [f"--config={STREETS}", *TINY, "--trainer.max_epochs=3", "--data.init_args.train_size=12"]
+    given += [f"--output={tmp_path}", "--trainer.log_every_n_steps=1"]
+    process = start("fit", *given, "--name=run")
+    folder = tmp_path / "run" / "version_0"
+    deadline = time.monotonic() + 120
+    while not (folder / "checkpoints" / "last.ckpt").is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)  # into the next epoch
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert [row for row in read_metrics(folder) if row["val/miou"]], "metrics of finished epochs are on the disk"
+    resumed = run("fit", *given, "--name=run", f"--ckpt_path={folder / 'checkpoints' / 'last.ckpt'}")
+    whole = run("fit", *given, "--name=whole")
+    assert resumed.trainer.current_epoch == whole.trainer.current_epoch == 3
+    assert resumed.trainer.global_step == whole.trainer.global_step == 18
+    for name in ("val/miou", "val/loss"):
+        values = [run.trainer.callback_metrics[name] for run in (resumed, whole)]
+        assert torch.isfinite(values[0])
+        assert values[0] == pytest.approx(values[1].item(), abs=0.5 * max(values).item())
