@@ -1,5 +1,6 @@
 """Conditional random fields with learned potentials, for segmentation networks in PyTorch."""
 
+from crfgrad.backend import use_backend
 from crfgrad.crf import CRF
 from crfgrad.dense_crf import DenseCRF
 from crfgrad.energy import Energy
@@ -36,4 +37,5 @@ __all__ = [
     "log_distribution",
     "project_simplex",
     "round_labels",
+    "use_backend",
 ]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from crfgrad.checks import check_count, check_finite, check_inputs
 from crfgrad.energy import Energy
+from crfgrad.layout import labels_last, softmax_labels
 from crfgrad.potentials import BilateralPotential, Potential, SpatialPotential, UnaryPotential
 from crfgrad.solvers import ProjectedGradient, Solver
 
@@ -88,7 +89,7 @@ class CRF(nn.Module):
             potentials = cast(list[Potential], self.potentials)
             messages = [potential.bind(image) for potential in potentials]
             return Energy(
-                self.unary(logits),
+                self.unary(labels_last(logits)),
                 messages,
                 symmetric=all(potential.symmetric for potential in potentials),
                 exclude_self=all(potential.exclude_self for potential in potentials),
@@ -100,7 +101,7 @@ class CRF(nn.Module):
 
     def initial(self, logits: Tensor) -> Tensor:
         """q^0 = softmax(logits)."""
-        return logits.to(_precision(logits)).softmax(dim=1)
+        return softmax_labels(labels_last(logits.to(_precision(logits))))
 
 
 def _build(potential: Callable[[int], Potential] | Potential, num_classes: int) -> Potential:

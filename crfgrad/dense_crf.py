@@ -11,7 +11,8 @@ from crfgrad.checks import check_fraction, check_inputs, check_positive
 from crfgrad.energy import Energy
 from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice
-from crfgrad.potentials.base import Message, mix_labels
+from crfgrad.layout import labels_last, softmax_labels
+from crfgrad.potentials.base import Message
 from crfgrad.solvers import MeanField, Solver
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -101,7 +102,7 @@ class DenseCRF(nn.Module):
         if probabilities.dim() == 3:
             return self(probabilities[None], image[None])[0]
         energy = self.energy(probabilities, image)
-        refined: Tensor = self.solver(energy, (-energy.unary).softmax(dim=1))
+        refined: Tensor = self.solver(energy, softmax_labels(-energy.unary))
         return refined
 
     def energy(self, probabilities: Tensor, image: Tensor) -> Energy:
@@ -115,7 +116,7 @@ class DenseCRF(nn.Module):
             low, high = float(total.min()), float(total.max())
             raise ValueError(f"probabilities of a pixel sum to {low:.3g} up to {high:.3g}, not to 1: normalise them")
         probabilities = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
-        unary = -probabilities.clamp_min(self.eps).log()
+        unary = -labels_last(probabilities).clamp_min(self.eps).log()
         position = positions(unary)
         colour = torch.cat([position, image.to(unary.dtype)], dim=1)
         bilateral_widths = spread_widths("bilateral_sxy", self.bilateral_sxy, 2)
@@ -132,10 +133,11 @@ class DenseCRF(nn.Module):
 
 
 def _message(lattice: PermutohedralLattice, cost: Tensor) -> Message:
-    normaliser = lattice.gaussian(cost.new_ones(lattice.batch, 1, *lattice.shape)).rsqrt()
+    lattice = lattice.scaled(lattice.gaussian(cost.new_ones(lattice.batch, 1, *lattice.shape)).rsqrt())
 
     def message(q: Tensor, adjoint: bool = False) -> Tensor:
-        return mix_labels(cost, normaliser * lattice.gaussian(normaliser * q, adjoint), adjoint)
+        blurred = lattice.blur(lattice.splat(q), adjoint)
+        return lattice.slice(blurred @ (cost if adjoint else cost.mT))  # labels mix at the vertices, which are fewer
 
     return message
 

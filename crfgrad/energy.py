@@ -60,7 +60,8 @@ class Energy:
         if q.shape != self.unary.shape:
             raise ValueError(f"q has shape {tuple(q.shape)}, this energy is for {tuple(self.unary.shape)}")
         with torch.autocast(q.device.type, enabled=False):
-            return sum((message(q, **options) for message in self.messages), torch.zeros_like(q))
+            received = [message(q, **options) for message in self.messages]
+            return sum(received[1:], received[0]) if received else torch.zeros_like(q)
 
     def derivative(self, q: Tensor) -> Tensor:
         """dE/dq = psi + (K + K^T) q / 2, for any K."""

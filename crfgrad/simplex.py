@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crfgrad.backend import Backend, compiled
 from crfgrad.checks import check_fraction
 
 
@@ -18,6 +19,12 @@ def _threshold(x: Tensor) -> Tensor:
     candidate = (ranked.cumsum(-1) - 1) / count  # t if the k largest entries were the support
     support_size = (ranked > candidate).sum(-1, keepdim=True)
     return candidate.gather(-1, support_size - 1)
+
+
+def _jacobian_product(grad: Tensor, support: Tensor, leak: float) -> Tensor:
+    sloped = torch.where(support, grad, leak * grad)
+    mean = sloped.sum(-1, keepdim=True) / support.sum(-1, keepdim=True)
+    return torch.where(support, sloped - mean, sloped)
 
 
 class _SimplexProjection(torch.autograd.Function):
@@ -39,12 +46,40 @@ class _SimplexProjection(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (support,) = ctx.saved_tensors
-        sloped = torch.where(support, grads[0], ctx.leak * grads[0])
-        mean = sloped.sum(-1, keepdim=True) / support.sum(-1, keepdim=True)
-        return torch.where(support, sloped - mean, sloped), None
+        return _jacobian_product(grads[0], support, ctx.leak), None
 
 
-def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
+class _CompiledProjection(torch.autograd.Function):
+    """The same, by ``crfgrad.kernels.simplex``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, leak: float) -> Tensor:
+        from crfgrad.kernels import simplex
+        from crfgrad.kernels.parallel import run
+
+        rows = x.detach().reshape(-1, x.shape[-1]).contiguous().numpy()
+        projected = torch.empty(x.shape, dtype=x.dtype)
+        run(simplex.project, len(rows), rows, rows.dtype.type(leak), projected.view(rows.shape).numpy())
+        ctx.save_for_backward(projected)
+        ctx.leak = leak
+        return projected
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        from crfgrad.kernels import simplex
+        from crfgrad.kernels.parallel import run
+
+        (projected,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _jacobian_product(grads[0], projected > 0, ctx.leak), None
+        rows = grads[0].reshape(-1, projected.shape[-1]).contiguous().numpy()
+        out = torch.empty(projected.shape, dtype=projected.dtype)
+        given = (rows, projected.detach().view(rows.shape).numpy(), rows.dtype.type(ctx.leak))
+        run(simplex.project_gradient, len(rows), *given, out.view(rows.shape).numpy())
+        return out, None
+
+
+def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0, backend: Backend = "auto") -> Tensor:
     r"""Projects every vector along ``dim`` onto the probability simplex.
 
     .. math:: f_l(x) = \max(x_l - t, 0) + \alpha \min(x_l - t, 0), \quad \sum_l \max(x_l - t, 0) = 1
@@ -56,6 +91,7 @@ def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
         x: Finite values of any scale, float32 or float64.
         dim: The dimension of the labels.
         leak: The slope alpha below the threshold, 0 to 1.
+        backend: See ``use_backend``.
 
     Returns:
         A tensor of the shape of ``x``. The gradient is the closed-form Jacobian product, and it can
@@ -77,5 +113,6 @@ def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0) -> Tensor:
     low, high = torch.aminmax(x)
     if not (torch.isfinite(low) & torch.isfinite(high)):
         raise ValueError(f"x holds NaN or infinity (minimum {low:g}, maximum {high:g}): check what it was made from")
-    projected: Tensor = _SimplexProjection.apply(x.movedim(dim, -1), leak)  # (..., L)
+    projection = _CompiledProjection if compiled(backend, x) else _SimplexProjection
+    projected: Tensor = projection.apply(x.movedim(dim, -1), leak)  # (..., L)
     return projected.movedim(-1, dim)

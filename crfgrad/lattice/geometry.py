@@ -79,3 +79,41 @@ def gaussian_taps(dimension: int, radius: int) -> tuple[float, tuple[float, ...]
         middle = (low + high) / 2
         low, high = (middle, high) if variance(middle) > 1 else (low, middle)
     return high, tuple(weights(high))
+
+
+def axis_offsets(dimension: int) -> Tensor:
+    """Steps along the d + 1 axes of the separable blur: (d + 1, d)."""
+    return torch.cat([torch.eye(dimension, dtype=torch.int64), -torch.ones(dimension, dtype=torch.int64)[None]])
+
+
+def lattice_position(points: Tensor) -> Tensor:
+    """Lattice coordinates of features: (points, d) -> (points, d), in float64 where the device has it."""
+    precise = torch.float32 if points.device.type == "mps" else torch.float64
+    return points.to(precise) @ embedding_matrix(points.shape[1]).to(points.device, precise).mT
+
+
+def barycentric_weights(position: Tensor, base: Tensor, order: Tensor) -> Tensor:
+    """Weights of the d + 1 corners of each point's simplex, differentiable: (points, d + 1)."""
+    fraction = (position - base).gather(1, order)
+    ends = torch.ones_like(fraction[:, :1])
+    return torch.cat([ends, fraction], 1) - torch.cat([fraction, ends - 1], 1)
+
+
+def key_strides(largest: list[float], batch: int, radius: int) -> list[int]:
+    """Strides that pack coordinates, and then the image, into one integer, with room for neighbours.
+
+    Args:
+        largest: Largest value of each coordinate of a first corner, where the smallest is 0.
+        batch: Number of images.
+        radius: Reach of the filter.
+    """
+    sizes = [int(size) + 2 + radius for size in largest]
+    strides = [1]
+    for size in sizes:
+        strides.append(strides[-1] * size)
+    if strides[-1] * batch >= 2**62:
+        raise ValueError(
+            f"features span {' x '.join(map(str, sizes))} lattice cells in a batch of {batch}, more than "
+            "62-bit keys can tell apart: use larger widths, smaller features or fewer feature channels"
+        )
+    return strides

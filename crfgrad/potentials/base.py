@@ -57,4 +57,4 @@ def symmetrised(compatibility: Tensor, symmetric: bool) -> Tensor:
 
 def mix_labels(compatibility: Tensor, q: Tensor, adjoint: bool = False) -> Tensor:
     """Applies a compatibility matrix (L, L), or its transpose, to the labels of q (B, L, H, W)."""
-    return torch.einsum("ml,bmhw->blhw" if adjoint else "lm,bmhw->blhw", compatibility, q)
+    return (q.movedim(1, -1) @ (compatibility if adjoint else compatibility.mT)).movedim(-1, 1)

@@ -49,10 +49,11 @@ class _LatticePotential(Potential):
         widths = ", ".join(f"{width:.3g}" for width in self.widths().tolist())
         return f"{super().extra_repr()}, widths=({widths}), exclude_self={self.exclude_self}"
 
-    def _normaliser(self, lattice: PermutohedralLattice, image: Tensor) -> Tensor:
-        """D^-1/2: (B, 1, H, W)."""
-        ones = image.new_ones(len(image), 1, *image.shape[2:])
-        return lattice.slice(lattice.filter(lattice.splat(ones), self.gaussian.to(image.dtype))).rsqrt()
+    def normalised_lattice(self, image: Tensor) -> PermutohedralLattice:
+        """The lattice with D^-1/2 on what each pixel gives and gets."""
+        lattice = self.lattice(image)
+        ones = torch.ones_like(image[:, :1])
+        return lattice.scaled(lattice.slice(lattice.filter(lattice.splat(ones), self.gaussian.to(image.dtype))).rsqrt())
 
 
 class BilateralPotential(_LatticePotential):
@@ -118,17 +119,13 @@ class BilateralPotential(_LatticePotential):
 
     def bind(self, image: Tensor) -> Message:
         """See ``Potential.bind``."""
-        lattice = self.lattice(image)
-        normaliser = self._normaliser(lattice, image)
+        lattice = self.normalised_lattice(image)
         kernel = self.kernel().to(image.dtype)
 
         def message(q: Tensor, adjoint: bool = False) -> Tensor:
             weights = opposite_taps(kernel).mT if adjoint else kernel
-            sent = normaliser * q
-            received = lattice.slice(lattice.filter(lattice.splat(sent), weights))
-            if self.exclude_self:
-                received = received - lattice.filter_self(sent, weights)
-            return normaliser * received
+            received = lattice.slice(lattice.filter(lattice.splat(q), weights))
+            return received - lattice.filter_self(q, weights) if self.exclude_self else received
 
         return message
 
@@ -183,16 +180,14 @@ class GaussianBilateralPotential(_LatticePotential):
 
     def bind(self, image: Tensor) -> Message:
         """See ``Potential.bind``."""
-        lattice = self.lattice(image)
-        normaliser = self._normaliser(lattice, image)
+        lattice = self.normalised_lattice(image)
         taps = self.gaussian.to(image.dtype)
-        own = lattice.filter_self(torch.ones_like(normaliser), taps) if self.exclude_self else 0
+        own = lattice.filter_self(torch.ones_like(image[:, :1]), taps) if self.exclude_self else 0
         compatibility = symmetrised(self.compatibility, self.symmetric).to(image.dtype)
 
         def message(q: Tensor, adjoint: bool = False) -> Tensor:
-            sent = normaliser * q
-            received = lattice.slice(lattice.filter(lattice.splat(sent), taps)) - own * sent
-            return mix_labels(compatibility, normaliser * received, adjoint)
+            received = lattice.slice(lattice.filter(lattice.splat(q), taps)) - own * q
+            return mix_labels(compatibility, received, adjoint)
 
         return message
 

@@ -32,7 +32,7 @@ class UnaryPotential(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """(B, L, H, W) logits -> (B, L, H, W) costs psi."""
-        log_z = logits.log_softmax(dim=1)
+        log_z = logits.movedim(1, -1).log_softmax(-1).movedim(-1, 1)
         log_eps = log_z.new_tensor(math.log(self.eps))
         return -self.unary_weight.to(logits.dtype) * torch.logaddexp(log_z, log_eps)
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from crfgrad.checks import check_fraction, check_positive
+from crfgrad.layout import softmax_labels
 from crfgrad.solvers.base import Solver
 
 
@@ -37,9 +38,11 @@ class FrankWolfe(Solver):
 
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""
-        corner = (-gradient / self.temperature).softmax(dim=1)
-        step = torch.as_tensor(self.step_size, dtype=q.dtype, device=q.device).clamp_max(1)
-        return torch.lerp(q, corner, step)
+        corner = softmax_labels(gradient * (-1 / self.temperature))
+        step = self.step_size
+        if isinstance(step, Tensor):
+            return torch.lerp(q, corner, step.to(q.dtype).clamp_max(1))
+        return torch.lerp(q, corner, step) if step < 1 else corner
 
 
 class MeanField(FrankWolfe):

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from crfgrad.layout import softmax_labels
 from crfgrad.solvers.base import Solver
 
 
@@ -21,4 +22,4 @@ class MirrorDescent(Solver):
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""
         log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-        return (log_q - self.step_size * gradient).softmax(dim=1)
+        return softmax_labels(log_q - self.step_size * gradient)

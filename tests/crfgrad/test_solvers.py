@@ -76,7 +76,7 @@ class SolverTester:
 
     def test_finite_where_labels_have_probability_zero(self) -> None:
         q = torch.tensor([0.0, 1.0, 0.0]).reshape(1, 3, 1, 1).requires_grad_()
-        result = self.solver()(Energy(torch.randn(1, 3, 1, 1), []), q)
+        result = self.solver()(Energy(torch.randn(1, 3, 1, 1), [lambda q: 0.1 * q.flip(1)]), q)
         (gradient,) = torch.autograd.grad(result[0, 0].sum(), q)
         assert torch.isfinite(result).all()
         assert torch.isfinite(gradient).all()

@@ -1,0 +1,46 @@
+"""Compiling kernels, and sharing their rows among threads.
+
+The threads are a pool of our own and not those of numba, whose thread layers either crash when two
+Python threads use them at once or hang in a forked process.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import torch
+
+kernel: Callable[..., Any] = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+"""Compiles a kernel; sums may be reordered, NaN and infinity keep their meaning."""
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
+
+
+def ranges(size: int, grain: int) -> list[tuple[int, int]]:
+    """Splits rows 0 to ``size`` among torch's number of threads, each part at least ``grain`` long."""
+    parts = max(1, min(torch.get_num_threads(), size // grain))
+    return [(size * part // parts, size * (part + 1) // parts) for part in range(parts)]
+
+
+def run(function: Callable[..., None], size: int, *arguments: Any, grain: int = 1024) -> None:
+    """Calls ``function(*arguments, start, stop)`` for parts of the rows 0 to ``size``, at the same time."""
+    share(lambda start, stop: function(*arguments, start, stop), ranges(size, grain))
+
+
+def share(task: Callable[[int, int], Any], parts: list[tuple[int, int]]) -> list[Any]:
+    """Results of a task for each (start, stop), the first of them in this thread."""
+    global _pool
+    if len(parts) > 1 and _pool is None:
+        _pool = ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="crfgrad")
+    later = [_pool.submit(task, *part) for part in parts[1:]] if _pool is not None else []
+    return [task(*parts[0]), *(future.result() for future in later)]
