@@ -6,7 +6,7 @@ RUN = $(VENV)/bin/python -m
 .PHONY: demo test lint clean
 
 demo: $(VENV)/installed
-	$(RUN) experiments.refine
+	$(RUN) experiments.demo
 
 test: lint
 	$(RUN) pytest

@@ -4,57 +4,58 @@ Ends with a table of what the CRF is worth, and the paths of the pictures.
 """
 
 import argparse
+import sys
 import time
 import warnings
 from pathlib import Path
 
 from main import main as run
 
-CONFIGS = [
-    "--config",
-    "experiments/synthetic_streets/network.yaml",
-    "--config",
-    "experiments/synthetic_streets/demo.yaml",
-]
-HEADS = {
-    "network": None,
-    "network + CRF (projected gradient)": "experiments/heads/full.yaml",
-    "network + CRF (mean field)": "experiments/heads/full_mean_field.yaml",
+STREETS = "experiments/synthetic_streets/"
+ROWS = {
+    "network": [],
+    "network + CRF (projected gradient)": ["--config=experiments/heads/full.yaml"],
+    "network + CRF (mean field)": ["--config=experiments/heads/full_mean_field.yaml"],
 }
+NETWORK = ["--trainer.max_epochs=4"]
+HEAD = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=40", "--model.init_args.learning_rate=1e-4"]
 
 
 def main(output: Path, arguments: list[str]) -> dict[str, dict[str, float]]:
     """Trains and tests each row of the table, and returns its metrics."""
     warnings.filterwarnings("ignore", message=".*does not have many workers.*|.*LeafSpec.*|.*logging interval.*")
-    rows: dict[str, dict[str, float]] = {}
-    pictures, checkpoint = [], ""
+    sys.argv = sys.argv[:1]  # or Lightning warns that it was given arguments twice
     started = time.monotonic()
-    for name, head in HEADS.items():
-        print(f"\n--- {name} ---")
-        given = [*CONFIGS, f"--output={output}", f"--name={name.replace(' ', '_')}", "--panels.images=3", *arguments]
-        if head is not None:
-            given += ["--config", head, f"--model.init_args.unary_checkpoint={checkpoint}", f"--name={Path(head).stem}"]
-            given += [
-                "--trainer.max_epochs=2",
-                "--trainer.limit_train_batches=24",
-                "--model.init_args.learning_rate=1e-4",
-            ]
-        else:
-            given += ["--trainer.max_epochs=5"]
-        trained = run(["fit", *given])
+    metrics: dict[str, dict[str, float]] = {}
+    pictures: list[Path] = []
+    network = None
+    for name, head in ROWS.items():
+        print(f"\n--- {name} ---", flush=True)
+        given = [f"--config={STREETS}network.yaml", f"--config={STREETS}demo.yaml", *head, f"--output={output}"]
+        given += NETWORK if network is None else [*HEAD, f"--model.init_args.unary_checkpoint={network}"]
+        trained = run(["fit", *given, *arguments])
         best = trained.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
-        rows[name] = dict(trained.trainer.test(trained.model, trained.datamodule, best, verbose=False)[0])
-        checkpoint = checkpoint or best
-        pictures += sorted(Path(trained.trainer.log_dir).glob("pictures/*.png"))  # type: ignore[arg-type]
-    print(f"\n{'test scenes':38s}{'mIoU':>8s}{'trimap mIoU':>14s}{'E(q^0)':>10s}{'E(q^5)':>10s}")
-    for name, metrics in rows.items():
-        energies = [f"{metrics[key]:.0f}" if key in metrics else "" for key in ("test/energy_network", "test/energy")]
-        iou, band = 100 * metrics["test/miou"], 100 * metrics["test/trimap_miou"]
-        print(f"{name:38s}{iou:8.1f}{band:14.1f}{energies[0]:>10s}{energies[1]:>10s}")
+        metrics[name] = dict(trained.trainer.test(trained.model, trained.datamodule, best, verbose=False)[0])
+        network = network or best
+        folder = Path(trained.trainer.log_dir or output) / "pictures"
+        pictures += [folder / "predictions_test.png", *sorted(folder.glob("filters_*.png"))]
+    print(table(metrics))
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes; pictures:")
     for picture in pictures:
         print(f"  {picture}")
-    return rows
+    return metrics
+
+
+def table(metrics: dict[str, dict[str, float]]) -> str:
+    """IoU in percent of each row and of the network in it, and mean energies of the network's q^0 and of q^5."""
+    columns = {"mIoU": "miou", "trimap mIoU": "trimap_miou", "its network's": "miou_network"}
+    energies = {"E(q^0)": "energy_network", "E(q^5)": "energy"}
+    lines = [f"\n{'test scenes':36s}" + "".join(f"{title:>15s}" for title in (*columns, *energies))]
+    for name, row in metrics.items():
+        cells = [f"{100 * row[f'test/{key}']:.1f}" if f"test/{key}" in row else "" for key in columns.values()]
+        cells += [f"{row[f'test/{key}']:.0f}" if f"test/{key}" in row else "" for key in energies.values()]
+        lines.append(f"{name:36s}" + "".join(f"{cell:>15s}" for cell in cells))
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

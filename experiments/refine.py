@@ -10,12 +10,14 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from torch import Tensor
 
 from crfgrad import CRF, FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, round_labels
 from experiments.scene import CLASSES, PALETTE, make_logits, make_scene
+from lightning_modules.pictures import blend
+
+COLOURS = PALETTE.tolist()
 
 
 def mean_iou(predicted: Tensor, truth: Tensor) -> float:
@@ -26,11 +28,6 @@ def mean_iou(predicted: Tensor, truth: Tensor) -> float:
         if union:
             ious.append(((predicted == label) & (truth == label)).sum() / union)
     return 100 * float(torch.stack(ious).mean())
-
-
-def blend(q: Tensor) -> np.ndarray:
-    """Distributions (L, H, W) as mixtures of the class colours: (H, W, 3) in 0..1."""
-    return torch.einsum("lhw,lc->hwc", q, PALETTE.float() / 255).clamp(0, 1).numpy()
 
 
 @torch.no_grad()
@@ -56,8 +53,8 @@ def main(path: Path, seed: int = 0) -> dict[str, float]:
         iou[name] = mean_iou(labels[0], truth)
         after, rounded = float(energy(states[-1])), float(energy.of_labels(labels))
         print(f"{name:20s}{before:10.0f}{after:10.0f}{rounded:11.0f}{iou[name]:10.1f}")
-        panels = {"image": image.movedim(0, -1).numpy() / 255, "$q^0$": blend(states[0][0])}
-        panels |= {f"$q^{t}$": blend(state[0]) for t, state in enumerate(states[1:], start=1)}
+        panels = {"image": image.movedim(0, -1).numpy() / 255, "$q^0$": blend(states[0][0], COLOURS)}
+        panels |= {f"$q^{t}$": blend(state[0], COLOURS) for t, state in enumerate(states[1:], start=1)}
         panels |= {"result": PALETTE[labels[0]].numpy(), "truth": PALETTE[truth].numpy()}
         for axis, (title, picture) in zip(row, panels.items(), strict=True):
             axis.imshow(picture)

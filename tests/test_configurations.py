@@ -90,7 +90,7 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         line = next(line for line in printed.splitlines() if line.startswith(f"{name}  "))
         assert f"{100 * metrics['test/miou']:.1f}" in line
     paths = [line.strip() for line in printed.splitlines() if line.startswith("  ")]
-    assert len(paths) >= 5
+    assert len(paths) == 7  # three panels, and two kinds of filters of two heads
     assert all(Path(path).is_file() for path in paths)
 
 
