@@ -1,5 +1,6 @@
 """What all data modules share: classes, loaders, and images to predict."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from glob import glob
@@ -11,10 +12,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSampler
 from torch.utils.data import DataLoader
 
+from datamodules.colours import Colour
 from datamodules.dataset import Sample, SegmentationDataset, collate, read_image
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
-Colour = tuple[int, int, int]
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif", ".jp2")
 
 
 class SegmentationDataModule(pl.LightningDataModule, ABC):
@@ -28,7 +29,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         eval_batch_size: The same for validation, test and prediction; 1 allows images of any sizes.
         workers: Processes that load data.
         train_transforms: albumentations for training, for instance crops and flips.
-        eval_transforms: albumentations for validation and test.
+        eval_transforms: albumentations for validation, test and prediction, for instance a resize.
         predict_images: Folder or glob of images for ``predict``, of any sizes.
     """
 
@@ -65,7 +66,11 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled; the last batch is dropped if it is not full, for the sake of batch normalisation."""
         dataset = self.dataset("train", self.train_transforms)
-        size = min(self.batch_size, len(dataset))
+        size = min(self.batch_size, len(dataset) // self._world_size)
+        if size == 0:
+            raise ValueError(
+                f"there are {len(dataset)} training images for {self._world_size} devices: use fewer devices"
+            )
         return self._loader(dataset, size, shuffle=True, drop_last=True)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -80,14 +85,21 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         """The images of ``predict_images``, one by one."""
         if self.predict_images is None:
             raise ValueError("which images? give a folder or a glob: --data.init_args.predict_images=...")
-        return self._eval_loader(ImageList(find_images(self.predict_images)), batch_size=1)
+        images = ImageList(find_images(self.predict_images), self.eval_transforms)
+        return self._eval_loader(images, batch_size=1)
+
+    @property
+    def _world_size(self) -> int:
+        return 1 if self.trainer is None else self.trainer.world_size
 
     def _eval_loader(self, dataset: SegmentationDataset, batch_size: int | None = None) -> DataLoader[Sample]:
         sampler = None
-        if self.trainer is not None and self.trainer.world_size > 1:
+        if self.trainer is not None and self._world_size > 1:
+            if len(dataset) < self._world_size:
+                raise ValueError(f"there are {len(dataset)} images for {self._world_size} devices: use fewer devices")
             # Lightning's own sampler repeats samples to make the ranks even, which changes metrics
             sampler = UnrepeatedDistributedSampler(
-                dataset, num_replicas=self.trainer.world_size, rank=self.trainer.global_rank, shuffle=False
+                dataset, num_replicas=self._world_size, rank=self.trainer.global_rank, shuffle=False
             )
         return self._loader(dataset, batch_size or self.eval_batch_size, sampler=sampler)
 
@@ -103,19 +115,24 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
 
 
 class ImageList(SegmentationDataset):
-    """Images without masks."""
+    """Images without masks, named by their paths below the folder that they share."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__()
+    def __init__(self, paths: Sequence[Path], transforms: Sequence[A.BasicTransform] = ()) -> None:
+        super().__init__(transforms)
         self.paths = paths
+        root = os.path.commonpath([path.parent for path in paths])
+        self.names = [str(path.relative_to(root).with_suffix("")) for path in paths]
+        first: dict[str, Path] = {}
+        for name, path in zip(self.names, paths, strict=True):
+            if first.setdefault(name, path) != path:
+                raise ValueError(f"{first[name]} and {path} would have one result, {name}: rename one of them")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray | None, str]:
         """See ``SegmentationDataset``."""
-        path = self.paths[index]
-        return read_image(path), None, path.stem
+        return read_image(self.paths[index]), None, self.names[index]
 
 
 def find_images(where: str) -> list[Path]:

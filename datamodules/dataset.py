@@ -8,7 +8,7 @@ from typing import Any
 import albumentations as A
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -61,14 +61,18 @@ def collate(samples: list[Sample]) -> Sample:
 
 
 def read_image(path: Path) -> np.ndarray:
-    """Colours of a file: (H, W, 3) uint8."""
+    """Colours of a file, turned as its camera was held: (H, W, 3) uint8."""
     with _open(path) as image:
-        return np.array(image.convert("RGB"))
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(f"{path} has {image.mode} pixels, more than 8 bits for a colour: convert it to 8 bits")
+        return np.array(ImageOps.exif_transpose(image).convert("RGB"))
 
 
 def read_mask(path: Path) -> np.ndarray:
     """Values of a mask: (H, W) of an index or palette file, (H, W, 3) of a coloured one."""
     with _open(path) as image:
+        if image.mode not in ("1", "L", "P", "I", "I;16", "RGB", "RGBA"):
+            raise ValueError(f"{path} has {image.mode} pixels: save it as an index, palette or RGB file")
         return np.array(image.convert("RGB") if image.mode in ("RGB", "RGBA") else image)
 
 
@@ -76,9 +80,9 @@ def _open(path: Path) -> Image.Image:
     try:
         image = Image.open(path)
         image.load()
-    except FileNotFoundError:
-        raise
-    except (UnidentifiedImageError, OSError) as error:
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {path}: add it or take it out of the data set") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"cannot read {path} ({error}): replace the file or take it out of the data set") from error
     return image
 

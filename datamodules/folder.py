@@ -7,7 +7,8 @@ from typing import Any
 import albumentations as A
 import numpy as np
 
-from datamodules.base import Colour, SegmentationDataModule, find_images
+from datamodules.base import SegmentationDataModule, find_images
+from datamodules.colours import Colour, spread_hues
 from datamodules.dataset import SegmentationDataset, read_image, read_mask
 
 SPLITS = ("train", "val", "test")
@@ -21,6 +22,7 @@ class FolderDataset(SegmentationDataset):
         classes: Names of the classes, by label.
         colours: Their colours, for masks that are coloured.
         ignore_index: Label of pixels that do not count.
+        ignore_colour: Their colour in coloured masks.
         transforms: albumentations for image and mask.
     """
 
@@ -30,6 +32,7 @@ class FolderDataset(SegmentationDataset):
         classes: Sequence[str],
         colours: Sequence[Colour],
         ignore_index: int,
+        ignore_colour: Colour | None = None,
         transforms: Sequence[A.BasicTransform] = (),
     ) -> None:
         super().__init__(transforms)
@@ -37,6 +40,7 @@ class FolderDataset(SegmentationDataset):
         self.classes = classes
         self.colours = colours
         self.ignore_index = ignore_index
+        self.ignore_colour = ignore_colour
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -66,11 +70,17 @@ class FolderDataset(SegmentationDataset):
     def _labels_of_colours(self, values: np.ndarray, path: Path) -> np.ndarray:
         codes = values.astype(np.int64) @ (65536, 256, 1)
         labels = np.full(codes.shape, -1, dtype=np.int64)
-        for label, colour in enumerate(self.colours):
+        meanings = list(enumerate(self.colours))
+        if self.ignore_colour is not None:
+            meanings.append((self.ignore_index, self.ignore_colour))
+        for label, colour in meanings:
             labels[codes == np.array(colour) @ (65536, 256, 1)] = label
         if (labels < 0).any():
             colour = tuple(values[labels < 0][0].tolist())
-            raise ValueError(f"{path} holds colour {colour}, which is no class: add it to colours or correct the mask")
+            raise ValueError(
+                f"{path} holds colour {colour}, which is no class: add it to colours, give it as ignore_colour, or "
+                "correct the mask"
+            )
         return labels
 
 
@@ -86,6 +96,7 @@ class FolderDataModule(SegmentationDataModule):
         classes: Names of the classes, in the order of their labels.
         colours: A colour for each class; without it, evenly spread hues.
         ignore_index: Label of pixels that do not count.
+        ignore_colour: Their colour in coloured masks.
         mask_suffix: What the mask's name adds to the image's.
         split_files: Text files of train, val and test.
         fractions: Parts of the data for train, val and test, where there are no split files.
@@ -100,6 +111,7 @@ class FolderDataModule(SegmentationDataModule):
         classes: list[str],
         colours: list[Colour] | None = None,
         ignore_index: int = 255,
+        ignore_colour: Colour | None = None,
         mask_suffix: str = "",
         split_files: tuple[str, str, str] | None = None,
         fractions: tuple[float, float, float] = (0.7, 0.15, 0.15),
@@ -116,6 +128,7 @@ class FolderDataModule(SegmentationDataModule):
         self.classes = classes
         self.colours = colours or spread_hues(len(classes))
         self.ignore_index = ignore_index
+        self.ignore_colour = ignore_colour
         self.mask_suffix = mask_suffix
         self.split_files = split_files
         self.fractions = fractions
@@ -125,11 +138,18 @@ class FolderDataModule(SegmentationDataModule):
         """See ``SegmentationDataModule``."""
         pairs = self.pairs()
         chosen = [pairs[name] for name in self.names(split, list(pairs))]
-        return FolderDataset(chosen, self.classes, self.colours, self.ignore_index, transforms)
+        return FolderDataset(
+            chosen, self.classes, self.colours, self.ignore_index, self.ignore_colour, transforms=transforms
+        )
 
     def pairs(self) -> dict[str, tuple[Path, Path]]:
         """Image and mask of each name; an image without a mask is an error."""
-        masks = {path.stem: path for path in find_images(self.masks)}
+        masks: dict[str, Path] = {}
+        for path in find_images(self.masks):
+            if path.suffix.lower() in (".jpg", ".jpeg"):
+                raise ValueError(f"{path} is a JPEG, which blurs labels into others: save masks as PNG")
+            if masks.setdefault(path.stem, path) != path:
+                raise ValueError(f"{masks[path.stem]} and {path} are masks of one name: remove one of them")
         pairs: dict[str, tuple[Path, Path]] = {}
         for image in find_images(self.images):
             mask = masks.get(image.stem + self.mask_suffix)
@@ -152,18 +172,22 @@ class FolderDataModule(SegmentationDataModule):
             source = f"fraction {self.fractions[which]} of {len(available)} images"
         else:
             source = self.split_files[which]
-            chosen = [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
-            missing = [name for name in chosen if name not in set(available)]
+            chosen = self._listed(which)
+            missing = sorted(set(chosen) - set(available))
             if missing:
                 raise FileNotFoundError(f"{source} names {missing[0]}, which is not among the images in {self.images}")
+            others = {name: file for i, file in enumerate(self.split_files) if i != which for name in self._listed(i)}
+            twice = [name for i, name in enumerate(chosen) if name in others or name in chosen[:i]]
+            if twice:
+                where = others.get(twice[0], source)
+                raise ValueError(f"{twice[0]} is in {source} and again in {where}: name each image once")
         if not chosen:
             raise ValueError(f"the {split} split is empty ({source}): give it at least one image")
         return chosen
 
-
-def spread_hues(count: int) -> list[Colour]:
-    """Distinct colours for ``count`` classes."""
-    hues = 6 * np.arange(count) / count
-    channels = [np.clip(np.abs((hues + shift) % 6 - 3) - 1, 0, 1) for shift in (0, 4, 2)]
-    rgb = np.stack(channels, axis=1) * np.where(np.arange(count) % 2, 255, 170)[:, None]
-    return [(int(r), int(g), int(b)) for r, g, b in rgb]
+    def _listed(self, which: int) -> list[str]:
+        """Names in one of the split files."""
+        path = Path((self.split_files or SPLITS)[which])
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no split file {path}: check split_files")
+        return [line.strip() for line in path.read_text().splitlines() if line.strip()]

@@ -6,7 +6,8 @@ from typing import Any
 import albumentations as A
 import numpy as np
 
-from datamodules.base import Colour, SegmentationDataModule
+from datamodules.base import SegmentationDataModule
+from datamodules.colours import Colour
 from datamodules.dataset import SegmentationDataset
 from datamodules.street_scene import CLASSES, COLOURS, street_scene
 

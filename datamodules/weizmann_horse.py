@@ -9,7 +9,8 @@ import albumentations as A
 import numpy as np
 from PIL import Image
 
-from datamodules.base import Colour, SegmentationDataModule
+from datamodules.base import SegmentationDataModule
+from datamodules.colours import Colour
 from datamodules.dataset import SegmentationDataset, read_image, read_mask
 
 SPLIT_FILE = Path(__file__).parent / "splits" / "weizmann_horse.txt"

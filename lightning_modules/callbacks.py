@@ -20,7 +20,7 @@ from crfgrad import (
     GaussianSpatialPotential,
     SpatialPotential,
 )
-from lightning_modules.pictures import Colour, blend, draw_filters, draw_panel, lattice_filter_slice, paint
+from lightning_modules.pictures import blend, draw_filters, draw_panel, lattice_filter_slice, paint
 from lightning_modules.segmentation import SegmentationModule
 
 
@@ -62,20 +62,21 @@ class PredictionPanels(_RunFolder):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Draws them."""
-        self._draw(trainer, f"val_epoch{trainer.current_epoch:03d}" if trainer.state.fn == "fit" else "val")
+        self._draw(trainer, "val", f"_epoch{trainer.current_epoch:03d}" if trainer.state.fn == "fit" else "")
 
     def on_test_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Draws them."""
-        self._draw(trainer, "test")
+        self._draw(trainer, "test", "")
 
     def _collect(self, trainer: pl.Trainer, module: SegmentationModule, batch: dict[str, Any]) -> None:
         for image, mask in zip(batch["image"], batch["mask"], strict=True):
             if len(self.rows) < self.images and trainer.is_global_zero:
-                self.rows.append(_panel_row(module, image, mask, _colours(trainer)))
+                self.rows.append(_panel_row(module, image, mask))
 
-    def _draw(self, trainer: pl.Trainer, name: str) -> None:
+    def _draw(self, trainer: pl.Trainer, stage: str, epoch: str) -> None:
         if self.rows:
-            log_picture(trainer, self.run_folder, f"predictions_{name}", draw_panel(self.rows))
+            file = self.run_folder / "pictures" / f"predictions_{stage}{epoch}.png"
+            log_picture(trainer, f"predictions_{stage}", file, draw_panel(self.rows))
             self.rows = []
 
 
@@ -95,7 +96,8 @@ class FilterPictures(_RunFolder):
             else:
                 continue  # a potential of one's own may have no filters to draw
             name = f"filters_{number}_{type(potential).__name__}"
-            log_picture(trainer, self.run_folder, name, draw_filters(kernel, module.class_names, title))
+            file = self.run_folder / "pictures" / f"{name}.png"
+            log_picture(trainer, name, file, draw_filters(kernel, module.class_names, title))
 
 
 class PredictionWriter(_RunFolder, BasePredictionWriter):
@@ -119,7 +121,7 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
     ) -> None:
         """Writes the images of a batch."""
         folder = Path(self.folder) if self.folder else self.run_folder / "predictions"
-        colours = _colours(trainer)
+        colours = cast(SegmentationModule, module).colours
         for q, image, name, size in zip(prediction, batch["image"], batch["name"], batch["size"].tolist(), strict=True):
             resized = torch.nn.functional.interpolate(q[None].float(), size=size, mode="bilinear")[0]
             labels = resized.argmax(0)
@@ -138,9 +140,8 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
                 np.save(path, resized.half().cpu().numpy())
 
 
-def log_picture(trainer: pl.Trainer, folder: Path, name: str, figure: Figure) -> None:
-    """Gives a picture to W&B and TensorBoard, if they are on, and to the folder of the run."""
-    path = folder / "pictures" / f"{name}.png"
+def log_picture(trainer: pl.Trainer, name: str, path: Path, figure: Figure) -> None:
+    """Writes a picture to a file, and gives it to W&B and TensorBoard, if they are on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     for logger in trainer.loggers:
@@ -152,23 +153,15 @@ def log_picture(trainer: pl.Trainer, folder: Path, name: str, figure: Figure) ->
 
 
 @torch.no_grad()
-def _panel_row(module: SegmentationModule, image: Tensor, mask: Tensor, colours: list[Colour]) -> dict[str, np.ndarray]:
+def _panel_row(module: SegmentationModule, image: Tensor, mask: Tensor) -> dict[str, np.ndarray]:
     """Titled pictures of one image."""
+    colours = module.colours
     row = {"image": image.movedim(0, -1).cpu().numpy(), "truth": paint(mask, colours)}
-    logits = module.network(image[None])
-    states = [logits.softmax(dim=1)]
-    if isinstance(module.head, CRF):
-        states = list(module.solver.trajectory(module.head.energy(logits, image[None]), module.head.initial(logits)))
-    elif module.head is not None:
-        states.append(module.head(logits, image[None]))
+    with module.trainer.precision_plugin.val_step_context():  # as it was measured
+        logits, _, states = module.infer(image[None])
+        _, *later = states
     row["network"] = paint(logits[0].argmax(0), colours)
-    row |= {f"$q^{t}$": blend(state[0], colours) for t, state in enumerate(states[1:], start=1)}
-    if module.head is not None:
-        row["result"] = paint(states[-1][0].argmax(0), colours)
+    row |= {f"$q^{t}$": blend(state[0].float(), colours) for t, state in enumerate(later, start=1)}
+    if later:
+        row["result"] = paint(later[-1][0].argmax(0), colours)
     return row
-
-
-def _colours(trainer: pl.Trainer) -> list[Colour]:
-    """The colours of the classes, which the data module knows."""
-    colours: list[Colour] = list(trainer.datamodule.colours)  # type: ignore[attr-defined]
-    return colours

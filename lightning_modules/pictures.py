@@ -13,8 +13,7 @@ from torch import Tensor
 
 from crfgrad import BilateralPotential, GaussianBilateralPotential, PermutohedralLattice
 from crfgrad.lattice import opposite_taps
-
-Colour = tuple[int, int, int]
+from datamodules.colours import Colour
 
 
 def blend(q: Tensor, colours: Sequence[Colour]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A network and a CRF head, trained and evaluated together."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import MeanMetric
 
-from crfgrad import CRF, Solver, log_distribution
+from crfgrad import CRF, Energy, Solver, log_distribution
+from datamodules.colours import Colour, spread_hues
 from lightning_modules.losses import build_loss
 from lightning_modules.metrics import segmentation_metrics, trimap
 
@@ -27,8 +28,10 @@ class SegmentationModule(pl.LightningModule):
         network: Called with ``num_classes``; maps images 0..255 to logits.
         head: Called with ``num_classes``; a ``CRF`` or any module of (logits, image), or null for none.
         class_names: Names of the labels; come from the data module.
+        colours: Their colours in pictures; come from the data module.
         ignore_index: Label of pixels that do not count; comes from the data module.
         loss: CrossEntropyLoss, or the name of a loss of smp.losses.
+        loss_options: Arguments of that loss.
         learning_rate: Learning rate of the network.
         weight_decay: Weight decay of the network.
         head_learning_rate: Learning rate of the head.
@@ -47,8 +50,10 @@ class SegmentationModule(pl.LightningModule):
         network: Callable[[int], nn.Module],
         head: Callable[[int], nn.Module] | None = None,
         class_names: Sequence[str] | None = None,
+        colours: Sequence[Colour] | None = None,
         ignore_index: int = 255,
         loss: str = "CrossEntropyLoss",
+        loss_options: dict[str, Any] | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
         head_learning_rate: float = 1e-2,
@@ -61,19 +66,26 @@ class SegmentationModule(pl.LightningModule):
         eval_solver: Solver | None = None,
     ) -> None:
         super().__init__()
-        # a solver comes with its settings from the command line, but is a module and not a setting from Python
-        self.save_hyperparameters(ignore=["eval_solver"] if isinstance(eval_solver, nn.Module) else [])
+        self.save_hyperparameters()
+        for name in ("network", "head", "optimizer", "scheduler", "eval_solver"):
+            if callable(self.hparams[name]):  # given from Python; the command line gives settings
+                del self.hparams[name]
         self.class_names = list(class_names or map(str, range(num_classes)))
+        self.colours = list(colours or spread_hues(num_classes))
         self.network = network(num_classes)
         self.head = None if head is None else head(num_classes)
-        self.loss = build_loss(loss, ignore_index)
+        self.loss = build_loss(loss, ignore_index, **(loss_options or {}))
         self.eval_solver = eval_solver
         self.optimizer = optimizer
         self.scheduler = scheduler
         if unary_checkpoint is not None:
             self.load_network(unary_checkpoint)
-        if self.head is None and (freeze_network_epochs or eval_solver is not None):
-            raise ValueError("freeze_network_epochs and eval_solver are for a module with a head: give model.head")
+        if freeze_network_epochs and self.head is None:
+            raise ValueError("freeze_network_epochs is for a module with a head: give model.head")
+        if eval_solver is not None and not isinstance(self.head, CRF):
+            raise ValueError("eval_solver is for a module with a CRF as its head: give model.head")
+        if eval_solver is not None and list(eval_solver.parameters()):
+            raise ValueError("eval_solver is never trained: leave out learn_step_size, and give step_size")
         outputs = ("network",) if self.head is None else ("network", "crf")
         self.metrics: Any = nn.ModuleDict(
             {
@@ -98,14 +110,25 @@ class SegmentationModule(pl.LightningModule):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Image (B, C, H, W) 0..255 -> logits of the network and distributions of head or network."""
-        logits = self.network(image)
-        if self.frozen:
-            logits = logits.detach()
-        if self.head is None:
-            return logits, logits.softmax(dim=1)
-        if isinstance(self.head, CRF) and self.solver is not self.head.solver:
-            return logits, self.solver(self.head.energy(logits, image), self.head.initial(logits))
-        return logits, self.head(logits, image)
+        if self.training and self.head is not None:
+            with torch.set_grad_enabled(not self.frozen):
+                logits = self.network(image)
+            return logits, self.head(logits, image)
+        logits, _, states = self.infer(image)
+        *_, q = states
+        return logits, q
+
+    def infer(self, image: Tensor) -> tuple[Tensor, Energy | None, Iterator[Tensor]]:
+        """Logits, the energy if the head is a CRF, and the distributions q^0 to q^T, one after the other.
+
+        Without a head there is only q^0; of a head that is no CRF, what comes before it and after it.
+        """
+        logits: Tensor = self.network(image)
+        if isinstance(self.head, CRF):
+            energy = self.head.energy(logits, image)
+            return logits, energy, self.solver.trajectory(energy, self.head.initial(logits))
+        start = logits.float().softmax(dim=1)
+        return logits, None, iter([start] if self.head is None else [start, self.head(logits, image)])
 
     @property
     def solver(self) -> Solver:
@@ -119,10 +142,15 @@ class SegmentationModule(pl.LightningModule):
         """Whether only the head is being trained."""
         return self.training and self.current_epoch < self.hparams["freeze_network_epochs"]
 
+    def score(self, logits: Tensor, q: Tensor, mask: Tensor) -> Tensor:
+        """The loss on the distributions of the head, or on the logits if there is none."""
+        loss: Tensor = self.loss(logits if self.head is None else log_distribution(q), mask)
+        return loss
+
     def training_step(self, batch: dict[str, Any], batch_index: int) -> Tensor:
-        """One step, with the loss on the distributions of the head, or on the logits if there is none."""
+        """One step."""
         logits, q = self(batch["image"])
-        loss: Tensor = self.loss(logits if self.head is None else log_distribution(q), batch["mask"])
+        loss = self.score(logits, q, batch["mask"])
         self.log("train/loss", loss, prog_bar=True, batch_size=len(q))
         if self.frozen:  # DDP waits for a gradient of every parameter
             loss = loss + 0 * sum(parameter.sum() for parameter in self.network.parameters())
@@ -149,23 +177,20 @@ class SegmentationModule(pl.LightningModule):
 
     def evaluate(self, batch: dict[str, Any], stage: str) -> None:
         """Updates the metrics of the network alone and of the head, and the energies."""
-        image, mask = batch["image"], batch["mask"]
-        logits = self.network(image)
-        outputs = {"network": logits}
-        if isinstance(self.head, CRF):
-            energy = self.head.energy(logits, image)
-            start = self.head.initial(logits)
-            outputs["crf"] = self.solver(energy, start)
+        mask = batch["mask"]
+        logits, energy, states = self.infer(batch["image"])
+        q = start = next(states)
+        for state in states:
+            q = state  # only the last one counts
+        if energy is not None:
             self.energies[f"{stage}_0"].update(energy(start))
-            self.energies[f"{stage}_T"].update(energy(outputs["crf"]))
-        elif self.head is not None:
-            outputs["crf"] = self.head(logits, image)
+            self.energies[f"{stage}_T"].update(energy(q))
         band = trimap(mask, self.hparams["trimap_width"], self.hparams["ignore_index"])
-        for name, scores in outputs.items():
-            self.metrics[f"{stage}_{name}_image"].update(scores.argmax(1), mask)
-            self.metrics[f"{stage}_{name}_trimap"].update(scores.argmax(1), band)
-        scores = outputs["network"] if self.head is None else log_distribution(outputs["crf"])
-        self.log(f"{stage}/loss", self.loss(scores, mask), batch_size=len(mask), sync_dist=True)
+        for name, scores in {"network": logits, "crf": q}.items():
+            if f"{stage}_{name}_image" in self.metrics:
+                self.metrics[f"{stage}_{name}_image"].update(scores.argmax(1), mask)
+                self.metrics[f"{stage}_{name}_trimap"].update(scores.argmax(1), band)
+        self.log(f"{stage}/loss", self.score(logits, q, mask), batch_size=len(mask), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the epoch."""
@@ -183,13 +208,13 @@ class SegmentationModule(pl.LightningModule):
                 metric = self.metrics[f"{stage}_{name}_{where}"]
                 values = metric.compute()
                 metric.reset()
-                self.log(f"{stage}/{prefix}miou{suffix}", values["miou"], prog_bar=where == "image")
+                self.log(f"{stage}/{prefix}miou{suffix}", values["miou"], prog_bar=where == "image", sync_dist=True)
                 for class_name, value in zip(self.class_names, values["iou"], strict=True):
-                    self.log(f"{stage}/{prefix}iou{suffix}/{class_name}", value)
+                    self.log(f"{stage}/{prefix}iou{suffix}/{class_name}", value, sync_dist=True)
         if isinstance(self.head, CRF):
             for when, name in (("0", "energy_network"), ("T", "energy")):
                 metric = self.energies[f"{stage}_{when}"]
-                self.log(f"{stage}/{name}", metric.compute())
+                self.log(f"{stage}/{name}", metric.compute(), sync_dist=True)
                 metric.reset()
 
     def configure_optimizers(self) -> Any:

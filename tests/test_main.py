@@ -10,6 +10,7 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from datamodules import FolderDataModule
 from tests.command_line import ROOT, read_metrics, run, streets
 
 FULL = f"--config={ROOT / 'experiments' / 'heads' / 'full.yaml'}"
@@ -32,6 +33,15 @@ def test_a_run_has_its_folder(trained: Path) -> None:
     assert {path.name for path in (trained / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     columns = set(read_metrics(trained)[0])
     assert {"val/miou", "val/trimap_miou", "val/iou/traffic light", "val/loss", "val/miou_network"} <= columns
+
+
+def test_using_the_configuration_of_a_run_again_makes_one_folder(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run" / "version_0")
+    for _ in range(2):
+        cli = run("test", f"--config={tmp_path / 'run/version_0/config.yaml'}", best(trained), f"--output={tmp_path}")
+        assert len(cli.trainer.loggers) == 1
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"version_0", "version_1", "version_2"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
 def test_a_checkpoint_is_only_weights_and_settings(trained: Path) -> None:
@@ -71,6 +81,16 @@ def test_what_is_refused(trained: Path, tmp_path: Path) -> None:
         streets("fit", tmp_path, FULL, best(trained), "--model.init_args.learning_rate=0.5")
     with pytest.raises(SystemExit, match=r"model\.head is .* there and None here"):
         streets("test", tmp_path, best(trained))
+    (tmp_path / "other.ckpt").write_text("no checkpoint")
+    with pytest.raises(SystemExit, match=r"other\.ckpt is no checkpoint of this program"):
+        streets("test", tmp_path, FULL, f"--ckpt_path={tmp_path / 'other.ckpt'}")
+    data = [f"--data={FolderDataModule.__name__}", "--data.init_args.images=i", "--data.init_args.masks=m"]
+    names = "--data.init_args.classes=[a, b, c, d, e, f, g, h]"
+    model = f"--config={trained / 'model.yaml'}"
+    settings = yaml.safe_load((trained / "config.yaml").read_text())["model"]
+    (trained / "model.yaml").write_text(yaml.safe_dump({"model": settings}))
+    with pytest.raises(SystemExit, match=r"model\.class_names\[0\] is sky there and a here"):
+        run("test", model, *data, names, best(trained), f"--output={tmp_path}")
     with pytest.raises(FileNotFoundError, match=r"unary_checkpoint nowhere\.ckpt is no file"):
         streets("fit", tmp_path, FULL, "--model.init_args.unary_checkpoint=nowhere.ckpt")
     assert streets("test", tmp_path, "--untrained=true").trainer.callback_metrics["test/miou"] >= 0
@@ -84,7 +104,10 @@ def test_predict_writes_files_of_the_original_sizes(trained: Path, tmp_path: Pat
         Image.fromarray(pixels).save(tmp_path / "images" / f"{name}.jpg")
     images = f"--data.init_args.predict_images={tmp_path / 'images'}"
     given = ["predict", f"--config={trained / 'config.yaml'}", best(trained), images, f"--output={tmp_path}"]
-    run(*given, "--name=predicted", "--writer.probabilities=true")
+    resize = '--data.init_args.eval_transforms=[{"class_path": "albumentations.Resize", "init_args": '
+    resize += '{"height": 32, "width": 48}}]'
+    cli = run(*given, "--name=predicted", "--writer.probabilities=true", resize)
+    assert not cli.trainer.predict_loop.predictions
     folder = tmp_path / "predicted" / "version_0" / "predictions"
     for name, (height, width) in sizes.items():
         labels = Image.open(folder / "labels" / f"{name}.png")
@@ -95,6 +118,20 @@ def test_predict_writes_files_of_the_original_sizes(trained: Path, tmp_path: Pat
         assert np.allclose(probabilities.sum(0), 1, atol=5e-3)
         chosen = np.take_along_axis(probabilities, np.array(labels)[None].astype(np.int64), 0)[0]
         assert (chosen >= probabilities.max(0) - 2e-3).all()  # float16 may tie
+
+
+def test_predictions_of_files_of_one_name(trained: Path, tmp_path: Path) -> None:
+    for name in ("a/x.png", "b/x.png"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True)
+        Image.fromarray(np.zeros((40, 50, 3), dtype=np.uint8)).save(tmp_path / "images" / name)
+    images = f"--data.init_args.predict_images={tmp_path / 'images'}/**/*.png"
+    given = ["predict", f"--config={trained / 'config.yaml'}", best(trained), images, f"--output={tmp_path}"]
+    run(*given, "--writer.folder=" + str(tmp_path / "out"))
+    assert (tmp_path / "out/labels/a/x.png").is_file()
+    assert (tmp_path / "out/labels/b/x.png").is_file()
+    Image.fromarray(np.zeros((40, 50, 3), dtype=np.uint8)).save(tmp_path / "images/a/x.jpg")
+    with pytest.raises(ValueError, match=r"a/x\.jpg and .*a/x\.png would have one result, x"):
+        run(*given, "--data.init_args.predict_images=" + str(tmp_path / "images/a/*"))
 
 
 def test_loggers_get_configuration_metrics_and_pictures(tmp_path: Path) -> None:
@@ -114,12 +151,12 @@ def test_loggers_get_configuration_metrics_and_pictures(tmp_path: Path) -> None:
     board = EventAccumulator(str(next((tmp_path / "board").rglob("events.*")).parent))
     board.Reload()
     assert "val/miou" in board.Tags()["scalars"]
-    assert board.Tags()["images"] == ["predictions_val_epoch000"]
+    assert board.Tags()["images"] == ["predictions_val"]
     offline = sorted((tmp_path / "wandb").glob("offline-run-*"))
     assert len(offline) == 2
     for folder in offline:
         assert list(folder.glob("*.wandb"))
-        assert list(folder.glob("files/media/images/predictions_val_epoch000*.png"))
+        assert list(folder.glob("files/media/images/predictions_val*.png"))
 
 
 def test_a_seed_makes_a_run_repeatable(tmp_path: Path) -> None:

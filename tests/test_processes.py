@@ -1,5 +1,6 @@
 """Runs on several processes, and runs that are killed."""
 
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -45,19 +46,35 @@ def test_one_and_two_processes_measure_the_same(command: str, trained_on_two: Pa
         assert float(two[f"{stage}/{name}"]) == pytest.approx(one[f"{stage}/{name}"].item(), 1e-5)
 
 
+def test_too_few_images_for_the_processes(tmp_path: Path) -> None:
+    streets_on_two("fit", tmp_path, "--data.init_args.train_size=6", "--data.init_args.batch_size=4")
+    assert (tmp_path / "two" / "version_0" / "checkpoints" / "best.ckpt").is_file()
+
+
 def test_a_killed_run_resumes(tmp_path: Path) -> None:
     given = [f"--config={STREETS}", *TINY, "--trainer.max_epochs=3", "--data.init_args.train_size=12"]
     given += [f"--output={tmp_path}", "--trainer.log_every_n_steps=1"]
     process = start("fit", *given, "--name=run")
     folder = tmp_path / "run" / "version_0"
-    deadline = time.monotonic() + 120
-    while not (folder / "checkpoints" / "last.ckpt").is_file() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.3)  # into the next epoch
+    last = folder / "checkpoints" / "last.ckpt"
+    while not (last.is_file() and read_metrics(folder)[-1]["step"] > "5"):  # 6 steps are an epoch
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert [row for row in read_metrics(folder) if row["val/miou"]], "metrics of finished epochs are on the disk"
-    resumed = run("fit", *given, "--name=run", f"--ckpt_path={folder / 'checkpoints' / 'last.ckpt'}")
+    shutil.copy(last, tmp_path / "killed.ckpt")
+    unchanged = run("fit", *given, "--trainer.max_epochs=1", f"--ckpt_path={tmp_path / 'killed.ckpt'}")
+    saved = torch.load(last, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[key]) for key, value in unchanged.model.state_dict().items())
+    resumed = run("fit", *given, "--name=run", f"--ckpt_path={last}")
+    assert resumed.trainer.checkpoint_callback.best_model_path == str(folder / "checkpoints" / "best.ckpt")
+    scores = [
+        float(row["val/miou"])
+        for row in read_metrics(folder) + read_metrics(folder.parent / "version_1")
+        if row.get("val/miou")
+    ]
+    assert resumed.trainer.checkpoint_callback.best_model_score == pytest.approx(max(scores))
     whole = run("fit", *given, "--name=whole")
     assert resumed.trainer.current_epoch == whole.trainer.current_epoch == 3
     assert resumed.trainer.global_step == whole.trainer.global_step == 18

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from datamodules import FolderDataModule, SyntheticStreets
-from datamodules.dataset import collate
-from datamodules.folder import spread_hues
+from datamodules.colours import spread_hues
+from datamodules.dataset import collate, read_image
 
 COLOURS = [(0, 0, 0), (255, 0, 0), (0, 255, 0)]
 
@@ -69,6 +69,12 @@ def test_split_files_and_globs(tmp_path: Path) -> None:
     files[1].write_text("scene99\n")
     with pytest.raises(FileNotFoundError, match=r"val\.txt names scene99"):
         data.dataset("val", [])
+    files[1].write_text("scene4\n")
+    with pytest.raises(ValueError, match=r"scene4 is in .*val\.txt and again in .*test\.txt"):
+        data.dataset("val", [])
+    files[1].write_text("scene3\nscene3\n")
+    with pytest.raises(ValueError, match=r"scene3 is in .*val\.txt and again in .*val\.txt"):
+        data.dataset("val", [])
     files[1].write_text("")
     with pytest.raises(ValueError, match="val split is empty"):
         data.dataset("val", [])
@@ -116,8 +122,19 @@ def test_every_fault_names_the_file(tmp_path: Path) -> None:
     mask.write_bytes(good[: len(good) // 2])
     with pytest.raises(ValueError, match=r"cannot read .*scene3\.png"):
         read_all()
+    Image.fromarray(np.zeros((23, 30, 2), dtype=np.uint8), mode="LA").save(mask)
+    with pytest.raises(ValueError, match=r"scene3\.png has LA pixels: save it as"):
+        read_all()
     mask.unlink()
     with pytest.raises(FileNotFoundError, match=r"scene3\.png has no mask"):
+        read_all()
+    Image.fromarray(np.zeros((23, 30), dtype=np.uint8)).save(mask.with_suffix(".jpg"))
+    with pytest.raises(ValueError, match=r"scene3\.jpg is a JPEG, which blurs labels"):
+        read_all()
+    mask.with_suffix(".jpg").unlink()
+    for suffix in (".png", ".bmp"):
+        Image.fromarray(np.zeros((23, 30), dtype=np.uint8)).save(mask.with_suffix(suffix))
+    with pytest.raises(ValueError, match=r"scene3\.bmp and .*scene3\.png are masks of one name"):
         read_all()
 
 
@@ -126,6 +143,31 @@ def test_ignored_pixels_are_allowed(tmp_path: Path) -> None:
     Image.fromarray(np.full((20, 30), 255, dtype=np.uint8)).save(tmp_path / "masks" / "scene0.png")
     data = build(images, masks, fractions=(1.0, 0.0, 0.0))
     assert data.dataset("train", [])[0]["mask"].unique().tolist() == [255]
+
+
+def test_coloured_masks_have_a_colour_to_ignore(tmp_path: Path) -> None:
+    images, masks = write_data(tmp_path, 3, kind="colour")
+    path = tmp_path / "masks" / "scene0.png"
+    colours = np.array(Image.open(path))
+    colours[:5] = 255
+    Image.fromarray(colours).save(path)
+    data = build(images, masks, fractions=(1.0, 0.0, 0.0), ignore_colour=(255, 255, 255))
+    mask = data.dataset("train", [])[0]["mask"]
+    assert (mask[:5] == 255).all()
+    assert (mask[5:] < 3).all()
+
+
+def test_images_are_turned_and_not_squeezed_into_8_bits(tmp_path: Path) -> None:
+    picture = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(4, 6))
+    exif = Image.Exif()
+    exif[274] = 6  # the camera was held on its side
+    picture.save(tmp_path / "turned.png", exif=exif)
+    assert read_image(tmp_path / "turned.png").shape == (6, 4, 3)
+    Image.fromarray(np.full((4, 6), 30000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png has I;16 pixels, more than 8 bits"):
+        read_image(tmp_path / "deep.png")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none\.png: add it"):
+        read_image(tmp_path / "none.png")
 
 
 def test_settings_that_cannot_be() -> None:

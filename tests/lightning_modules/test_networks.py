@@ -11,8 +11,13 @@ from lightning_modules import SMPNetwork
 @pytest.mark.parametrize("size", [(64, 96), (45, 70)])
 def test_any_architecture_takes_any_size(arch: str, size: tuple[int, int]) -> None:
     network = SMPNetwork(num_classes=5, arch=arch, encoder_name="resnet18").eval()
-    logits = network(torch.randint(256, (2, 3, *size), dtype=torch.uint8))
+    image = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
+    normalised = (image - network.mean) / network.std
+    padded = torch.zeros(2, 3, 64, 96)
+    padded[:, :, : size[0], : size[1]] = normalised
+    logits = network(image)
     assert logits.shape == (2, 5, *size)
+    assert torch.allclose(logits, network.model(padded)[:, :, : size[0], : size[1]], atol=1e-5)
 
 
 def test_an_encoder_of_timm() -> None:

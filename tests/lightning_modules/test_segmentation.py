@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import albumentations as A
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from crfgrad import CRF, BilateralPotential, MeanField, SpatialPotential
 from datamodules import SyntheticStreets
 from lightning_modules import SegmentationModule
+from lightning_modules.callbacks import _panel_row
 from lightning_modules.metrics import trimap
 from tests.lightning_modules.test_metrics import plain_iou
 
@@ -138,11 +140,16 @@ def test_network_and_head_have_their_own_rates() -> None:
 def test_the_second_stage_starts_from_the_network_of_the_first(tmp_path: Path) -> None:
     first = build()
     path = tmp_path / "network.ckpt"
-    torch.save({"state_dict": first.state_dict()}, path)
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(first, Streets())
+    run.save_checkpoint(path)
     torch.manual_seed(5)
     second = build(head=crf, unary_checkpoint=str(path))
     for key, value in first.network.state_dict().items():
         assert torch.equal(second.network.state_dict()[key], value)
+    again = SegmentationModule.load_from_checkpoint(path, network=TinyNetwork, weights_only=True)
+    assert torch.equal(again.network.last.weight, first.network.last.weight)
+    assert again.class_names == first.class_names
 
 
 @pytest.mark.parametrize("loss", ["CrossEntropyLoss", "DiceLoss", "JaccardLoss", "FocalLoss", "LovaszLoss"])
@@ -163,11 +170,23 @@ def test_the_evaluation_solver_acts_in_evaluation_only() -> None:
     with torch.no_grad():
         logits, q = module(image)
         energy = module.head.energy(logits, image)  # type: ignore[operator,union-attr]
-        assert torch.equal(q, MeanField(iterations=2)(energy, logits.softmax(1)))
+        assert torch.allclose(q, MeanField(iterations=2)(energy, logits.softmax(1)), atol=1e-6)
 
 
 def test_settings_that_cannot_be() -> None:
-    with pytest.raises(ValueError, match="are for a module with a head"):
+    with pytest.raises(ValueError, match="is for a module with a head"):
         build(freeze_network_epochs=1)
-    with pytest.raises(ValueError, match="are for a module with a head"):
-        build(eval_solver=MeanField())
+    with pytest.raises(ValueError, match="is for a module with a CRF as its head"):
+        build(head=AddBrightness, eval_solver=MeanField())
+    with pytest.raises(ValueError, match="eval_solver is never trained"):
+        build(head=crf, eval_solver=MeanField(learn_step_size=True))
+
+
+def test_panels_show_each_step(tmp_path: Path) -> None:
+    module = build(head=crf)
+    module.trainer = trainer(tmp_path)
+    sample = Streets().dataset("val", [])[0]
+    row = _panel_row(module.eval(), sample["image"], sample["mask"])
+    assert list(row) == ["image", "truth", "network", *(f"$q^{t}$" for t in range(1, 6)), "result"]
+    assert (row["truth"][3:5] == 0).all()  # ignored pixels are black
+    assert np.abs(row["$q^1$"] - row["$q^5$"]).max() > 0

@@ -1,0 +1,124 @@
+"""The command line: one folder for each run, and no silent contradictions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import yaml
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from pytorch_lightning.loggers import CSVLogger, WandbLogger
+
+from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
+
+LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
+RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "optimizer", "scheduler")
+TRAINING_ONLY = (*RATES, "loss", "freeze_network_epochs")
+FREE = ("eval_solver", "unary_checkpoint", "trimap_width", *LINKED.values())
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes config.yaml into the folder of the run, and gives the same to W&B."""
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Gives it to W&B."""
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger):
+                logger.log_hyperparams(yaml.safe_load(self.parser.dump(self.config, skip_none=False)))
+
+
+class CLI(LightningCLI):
+    """LightningCLI with what every run has: loggers, checkpoints, pictures, and checks."""
+
+    trained: dict[str, Any] | None = None
+    """Settings that the given checkpoint was trained with."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Links what model and data share, and adds what every run has."""
+        for source, target in LINKED.items():
+            parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
+        parser.add_argument("--output", default="outputs", help="Folder of all runs.")
+        parser.add_argument("--name", default="run", help="Name of the run: its folder is OUTPUT/NAME/version_N.")
+        parser.add_argument("--untrained", type=bool, default=False, help="Evaluate a model without a checkpoint.")
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.set_defaults(
+            {"checkpoint.monitor": "val/miou", "checkpoint.mode": "max", "checkpoint.save_last": True}
+            | {"checkpoint.filename": "best", "checkpoint.enable_version_counter": False}
+        )
+        parser.add_lightning_class_args(PredictionPanels, "panels")
+        parser.add_lightning_class_args(FilterPictures, "filters")
+        parser.add_lightning_class_args(PredictionWriter, "writer")
+
+    def before_instantiate_classes(self) -> None:
+        """Refuses to evaluate nothing, and settles what Lightning would do otherwise."""
+        config = self.config[self.subcommand]
+        config.weights_only = True  # a checkpoint holds no code
+        if self.subcommand == "predict":
+            config.return_predictions = False  # they are written to files; all of them together may be large
+        if self.subcommand == "fit" and config.ckpt_path is not None and config.checkpoint.dirpath is None:
+            config.checkpoint.dirpath = str(Path(config.ckpt_path).parent)  # so that the best one so far stays
+        if self.subcommand != "fit" and config.ckpt_path is None and not config.untrained:
+            raise SystemExit(
+                f"{self.subcommand} needs a trained model: give --ckpt_path=.../checkpoints/best.ckpt, or "
+                "--untrained=true to evaluate one with its initial weights"
+            )
+
+    def instantiate_classes(self) -> None:
+        """Builds model, data and trainer; what one of them refuses is shown as it said it."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            refusal: BaseException = error
+            while refusal.__cause__ is not None:  # the parser wraps it in all that it has tried
+                refusal = refusal.__cause__
+            raise refusal from None
+        if self.trained is not None:
+            given = {"class_names": list(self.datamodule.classes), "ignore_index": self.datamodule.ignore_index}
+            self._refuse_differences(given)
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Puts a CSV logger first, whatever others there are: its folder is the folder of the run."""
+        config = self.config[self.subcommand]
+        given = self.config_init[self.subcommand].trainer.logger
+        others = given if isinstance(given, list) else [] if given in (None, True, False) else [given]
+        csv = CSVLogger(config.output, config.name, flush_logs_every_n_steps=1)  # nothing is lost in a kill
+        return super().instantiate_trainer(logger=[csv, *others], **kwargs)
+
+    def _parse_ckpt_path(self) -> None:
+        """Refuses a checkpoint that contradicts the configuration (Lightning would let it win, silently)."""
+        subcommand = self.config["subcommand"]
+        config = self.config[subcommand]
+        if config.ckpt_path is None:
+            return
+        if not Path(config.ckpt_path).is_file():
+            raise SystemExit(f"there is no checkpoint {config.ckpt_path}: check the path")
+        try:
+            self.trained = torch.load(config.ckpt_path, map_location="cpu", weights_only=True)["hyper_parameters"]
+        except Exception as error:
+            raise SystemExit(
+                f"{config.ckpt_path} is no checkpoint of this program ({error}): give one from a run's checkpoints"
+            ) from error
+        config.model.init_args.unary_checkpoint = None  # the checkpoint has all weights
+        free = FREE if subcommand == "fit" else FREE + TRAINING_ONLY
+        asked = config.model.init_args.as_dict()
+        self._refuse_differences({key: value for key, value in asked.items() if key not in free})
+
+    def _refuse_differences(self, asked: dict[str, Any]) -> None:
+        differences = _differences(asked, self.trained)
+        if differences:
+            path = self.config[self.config["subcommand"]].ckpt_path
+            raise SystemExit(
+                f"{path} was trained with other settings than asked for: {'; '.join(differences)}. Give the "
+                "config.yaml of its run (another solver for evaluation: --model.init_args.eval_solver)"
+            )
+
+
+def _differences(asked: Any, trained: Any, path: str = "model") -> list[str]:
+    """Where two trees of settings differ."""
+    if isinstance(asked, dict) and isinstance(trained, dict):
+        return [found for key in asked for found in _differences(asked[key], trained.get(key), f"{path}.{key}")]
+    if isinstance(asked, list | tuple) and isinstance(trained, list | tuple) and len(asked) == len(trained):
+        pairs = enumerate(zip(asked, trained, strict=True))
+        return [found for i, (a, b) in pairs for found in _differences(a, b, f"{path}[{i}]")]
+    return [] if asked == trained else [f"{path} is {trained} there and {asked} here"]

@@ -1,0 +1,196 @@
+"""Both backends give the same numbers, whatever the number of threads, and in processes of any kind."""
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from crfgrad import CRF, DenseCRF, GaussianBilateralPotential, PermutohedralLattice, project_simplex, use_backend
+from crfgrad.backend import compiled
+from crfgrad.features import positions
+from crfgrad.kernels import filtering, simplex
+from crfgrad.kernels.parallel import run
+from crfgrad.lattice import gaussian_taps
+from experiments.scene import make_scene
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+DTYPES = list(TOLERANCE)
+
+
+@pytest.fixture(autouse=True)
+def backend() -> None:
+    """In place of the fixture that picks one backend: these tests use both."""
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def scene_features(dtype: torch.dtype, sigma_xy: float = 6.0, sigma_rgb: float = 10.0) -> Tensor:
+    """Features of two images, one of them black, where points lie on the faces of simplices."""
+    image = torch.stack([make_scene(48, 64)[0], torch.zeros(3, 48, 64)])
+    return torch.cat([positions(image) / sigma_xy, image / sigma_rgb], dim=1).to(dtype)
+
+
+def assert_same(function: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """The value and all gradients of a function agree, relative to their size."""
+    results = {}
+    for backend in ("torch", "numba"):
+        leaves = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
+        with use_backend(backend):  # type: ignore[arg-type]
+            value = function(*leaves)
+            cotangent = torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(1))
+            value.backward(cotangent)
+        results[backend] = [value.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+    assert len(results["torch"]) == len(results["numba"])
+    for expected, got in zip(results["torch"], results["numba"], strict=True):
+        assert got.dtype == expected.dtype
+        assert (got - expected).abs().max() <= TOLERANCE[got.dtype] * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [1, 2, 7, 21])
+def test_filters(dtype: torch.dtype, channels: int, threads: int) -> None:
+    features = scene_features(dtype)
+    values, weights = torch.randn(2, channels, 48, 64, dtype=dtype), torch.randn(63, 3, channels, dtype=dtype)
+    numbers = torch.tensor(gaussian_taps(5, 1)[1], dtype=dtype)
+
+    def full(features: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+        lattice = PermutohedralLattice(features)
+        return lattice.slice(lattice.filter(lattice.splat(values), weights))
+
+    def own(features: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+        return PermutohedralLattice(features).filter_self(values, weights)
+
+    for function in (full, own):
+        assert_same(function, features, values, weights)
+        assert_same(function, features, values, numbers)
+    assert_same(lambda features, values: PermutohedralLattice(features).gaussian(values), features, values)
+    assert_same(lambda features, values: PermutohedralLattice(features).gaussian(values, True), features, values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dimension", [1, 2, 3, 6])
+def test_dimensions_and_reaches(dtype: torch.dtype, dimension: int) -> None:
+    features = 2 * torch.randn(3, dimension, 50, dtype=dtype)
+    for radius in (1, 2):
+        lattice = PermutohedralLattice(features, radius, backend="torch")
+        other = PermutohedralLattice(features, radius, backend="numba")
+        assert lattice.vertices == other.vertices
+        values, weights = torch.randn(3, 2, 50, dtype=dtype), torch.randn(lattice.taps, dtype=dtype)
+        filtered = [one.slice(one.filter(one.splat(values), weights)) for one in (lattice, other)]
+        assert (filtered[0] - filtered[1]).abs().max() <= TOLERANCE[dtype] * filtered[0].abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("leak", [0.0, 0.1])
+@pytest.mark.parametrize("labels", [1, 2, 21, 150])
+def test_projection(dtype: torch.dtype, leak: float, labels: int, threads: int) -> None:
+    for scale in (1e-5, 1.0, 1e4):
+        x = scale * torch.randn(3, labels, 20, 50, dtype=dtype)
+        assert_same(lambda x: project_simplex(x, leak=leak), x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_whole_layer(training: bool, threads: int) -> None:
+    image = make_scene(48, 64)[0][None].double()
+    logits = 2 * torch.randn(1, 5, 48, 64, dtype=torch.float64)
+    crf = CRF(5).double().train(training)
+    results = {}
+    for backend in ("torch", "numba"):
+        crf.zero_grad()
+        with use_backend(backend):  # type: ignore[arg-type]
+            q = crf(logits, image)
+            q.square().sum().backward()
+        results[backend] = [q.detach(), *(parameter.grad.clone() for parameter in crf.parameters())]
+    for expected, got in zip(*results.values(), strict=True):
+        assert (got - expected).abs().max() <= 1e-11 * expected.abs().max()
+
+
+def test_learned_widths_and_the_dense_crf() -> None:
+    image = make_scene(48, 64)[0][None].double()
+    q = torch.rand(1, 3, 48, 64, dtype=torch.float64).softmax(1)
+    potential = GaussianBilateralPotential(3).double()
+    grads = []
+    for backend in ("torch", "numba"):
+        potential.zero_grad()
+        with use_backend(backend):  # type: ignore[arg-type]
+            potential.bind(image)(q).square().sum().backward()
+        grads.append(potential.log_sigma.grad.clone())  # type: ignore[union-attr]
+    assert torch.allclose(*grads, rtol=1e-10)
+    assert_same(lambda q: DenseCRF()(q, image), q)
+
+
+class Refined(Dataset[Tensor]):
+    """A data set whose samples pass through the layer, in the processes of a loader."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        with torch.no_grad():
+            return CRF(2).eval()(torch.zeros(1, 2, 40, 60), torch.full((1, 3, 40, 60), 50.0 * index))[0]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_of_a_data_loader(method: str) -> None:
+    torch.set_num_threads(2)
+    here = [Refined()[i] for i in range(4)]  # so that a forked process inherits a pool of threads
+    loader = DataLoader(Refined(), batch_size=None, num_workers=2, multiprocessing_context=method, timeout=100)
+    for expected, got in zip(here, loader, strict=True):
+        assert torch.allclose(expected, got)
+    torch.set_num_threads(1)
+
+
+def _project_with_threads() -> float:
+    """By kernels alone: torch's own threads do not survive a fork."""
+    rows = np.sin(np.arange(8000.0)).reshape(4000, 2)
+    projected = np.empty_like(rows)
+    torch.set_num_threads(2)
+    run(simplex.project, len(rows), rows, 0.0, projected)
+    return float(np.square(projected).sum())
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    expected = _project_with_threads()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(_project_with_threads).get(timeout=100) == pytest.approx(expected)
+    torch.set_num_threads(1)
+
+
+def test_several_python_threads() -> None:
+    torch.set_num_threads(2)
+    expected = [Refined()[i % 4] for i in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        for one, other in zip(expected, pool.map(lambda i: Refined()[i % 4], range(16)), strict=True):
+            assert torch.allclose(one, other)
+    torch.set_num_threads(1)
+
+
+def test_compiled_code_is_kept_on_the_disk() -> None:
+    code = (
+        "from crfgrad import PermutohedralLattice as P; import torch; P(torch.rand(1, 2, 9)).splat(torch.ones(1, 1, 9))"
+    )
+    code += "; from crfgrad.kernels import filtering; print(sum(filtering.splat.stats.cache_hits.values()))"
+    printed = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in "12"]
+    assert printed[1].stdout.strip() == "1"
+    assert filtering.splat.stats.cache_path
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match='there is no backend "cuda": use auto, numba, torch'):
+        PermutohedralLattice(torch.zeros(1, 1, 2), backend="cuda")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='backend "numba" is for a CPU, the tensor is on meta'):
+        compiled("numba", torch.zeros(1, 2, device="meta"))
+    assert not compiled("auto", torch.zeros(1, device="meta"))
