@@ -17,6 +17,7 @@ def main(args: ArgsType = None) -> CLI:
         subclass_mode_data=True,
         seed_everything_default=0,
         save_config_callback=SaveConfig,
+        auto_configure_optimizers=False,  # the module builds its own, with rates for network and head
         args=args,
     )
 

@@ -54,7 +54,7 @@ class CRF(nn.Module):
         super().__init__()
         if potentials is None:
             potentials = [SpatialPotential, BilateralPotential]
-        if not isinstance(potentials, Sequence):
+        if not isinstance(potentials, Sequence) or isinstance(potentials, str):
             raise TypeError(f"potentials must be a list, got {potentials!r}")
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.unary = UnaryPotential() if unary is None else unary

@@ -53,15 +53,22 @@ class Energy:
 
         It is the gradient of E where K is symmetric. See ``derivative`` for where it is not.
         """
-        return self.unary + self.pairwise(q)
+        return self._added(self.unary, q)
 
     def pairwise(self, q: Tensor, **options: bool) -> Tensor:
         """K q, or with ``adjoint=True`` K^T q. In full precision under autocast as well."""
+        return self._added(torch.zeros_like(q), q, **options)
+
+    def _added(self, start: Tensor, q: Tensor, **options: bool) -> Tensor:
+        """All messages added to a start."""
         if q.shape != self.unary.shape:
             raise ValueError(f"q has shape {tuple(q.shape)}, this energy is for {tuple(self.unary.shape)}")
+        total = start
         with torch.autocast(q.device.type, enabled=False):
-            received = [message(q, **options) for message in self.messages]
-            return sum(received[1:], received[0]) if received else torch.zeros_like(q)
+            for message in self.messages:
+                # a sum of our own takes the next message in place
+                total = total + message(q, **options) if total is start else total.add_(message(q, **options))
+        return total
 
     def derivative(self, q: Tensor) -> Tensor:
         """dE/dq = psi + (K + K^T) q / 2, for any K."""

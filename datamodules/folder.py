@@ -23,6 +23,7 @@ class FolderDataset(SegmentationDataset):
         colours: Their colours, for masks that are coloured.
         ignore_index: Label of pixels that do not count.
         ignore_colour: Their colour in coloured masks.
+        mask_values: Label of each value in index masks, where they are not the same.
         transforms: albumentations for image and mask.
     """
 
@@ -33,6 +34,7 @@ class FolderDataset(SegmentationDataset):
         colours: Sequence[Colour],
         ignore_index: int,
         ignore_colour: Colour | None = None,
+        mask_values: dict[int, int] | None = None,
         transforms: Sequence[A.BasicTransform] = (),
     ) -> None:
         super().__init__(transforms)
@@ -41,6 +43,7 @@ class FolderDataset(SegmentationDataset):
         self.colours = colours
         self.ignore_index = ignore_index
         self.ignore_colour = ignore_colour
+        self.mask_values = mask_values
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -58,7 +61,7 @@ class FolderDataset(SegmentationDataset):
 
     def _labels(self, path: Path) -> np.ndarray:
         values = read_mask(path)
-        labels = values if values.ndim == 2 else self._labels_of_colours(values, path)
+        labels = self._labels_of_values(values) if values.ndim == 2 else self._labels_of_colours(values, path)
         wrong = np.setdiff1d(labels, [*range(len(self.classes)), self.ignore_index])
         if len(wrong):
             raise ValueError(
@@ -66,6 +69,14 @@ class FolderDataset(SegmentationDataset):
                 f"{len(self.classes) - 1}) and ignore_index {self.ignore_index}: correct the mask or the class list"
             )
         return labels.astype(np.int64)
+
+    def _labels_of_values(self, values: np.ndarray) -> np.ndarray:
+        if self.mask_values is None:
+            return values
+        labels = values.astype(np.int64)
+        for value, label in self.mask_values.items():
+            labels[values == value] = label
+        return labels
 
     def _labels_of_colours(self, values: np.ndarray, path: Path) -> np.ndarray:
         codes = values.astype(np.int64) @ (65536, 256, 1)
@@ -97,6 +108,8 @@ class FolderDataModule(SegmentationDataModule):
         colours: A colour for each class; without it, evenly spread hues.
         ignore_index: Label of pixels that do not count.
         ignore_colour: Their colour in coloured masks.
+        mask_values: Label of each value in index masks, where they are not the same: {0: 0, 255: 1} for black and
+            white masks.
         mask_suffix: What the mask's name adds to the image's.
         split_files: Text files of train, val and test.
         fractions: Parts of the data for train, val and test, where there are no split files.
@@ -112,6 +125,7 @@ class FolderDataModule(SegmentationDataModule):
         colours: list[Colour] | None = None,
         ignore_index: int = 255,
         ignore_colour: Colour | None = None,
+        mask_values: dict[int, int] | None = None,
         mask_suffix: str = "",
         split_files: tuple[str, str, str] | None = None,
         fractions: tuple[float, float, float] = (0.7, 0.15, 0.15),
@@ -129,6 +143,7 @@ class FolderDataModule(SegmentationDataModule):
         self.colours = colours or spread_hues(len(classes))
         self.ignore_index = ignore_index
         self.ignore_colour = ignore_colour
+        self.mask_values = mask_values
         self.mask_suffix = mask_suffix
         self.split_files = split_files
         self.fractions = fractions
@@ -138,12 +153,29 @@ class FolderDataModule(SegmentationDataModule):
         """See ``SegmentationDataModule``."""
         pairs = self.pairs()
         chosen = [pairs[name] for name in self.names(split, list(pairs))]
-        return FolderDataset(
-            chosen, self.classes, self.colours, self.ignore_index, self.ignore_colour, transforms=transforms
+        dataset = FolderDataset(
+            chosen, self.classes, self.colours, self.ignore_index, self.ignore_colour, self.mask_values, transforms
         )
+        if split == "train":
+            self._refuse_one_class(dataset)
+        return dataset
+
+    def _refuse_one_class(self, dataset: FolderDataset, most: int = 20) -> None:
+        """Black and white masks would pass for masks of one class and of pixels to ignore."""
+        found: set[int] = set()
+        for index in range(min(most, len(dataset))):
+            found |= set(np.unique(dataset.read(index)[1]).tolist())  # type: ignore[arg-type]
+        if len(found - {self.ignore_index}) < 2:
+            values = ", ".join(map(str, sorted(found)))
+            raise ValueError(
+                f"the first {min(most, len(dataset))} training masks in {self.masks} hold only the labels {values} "
+                f"({self.ignore_index} is ignored), so there is nothing to learn: give mask_values, such as "
+                "{0: 0, 255: 1} for black and white masks"
+            )
 
     def pairs(self) -> dict[str, tuple[Path, Path]]:
         """Image and mask of each name; an image without a mask is an error."""
+        images = find_images(self.images)
         masks: dict[str, Path] = {}
         for path in find_images(self.masks):
             if path.suffix.lower() in (".jpg", ".jpeg"):
@@ -151,7 +183,7 @@ class FolderDataModule(SegmentationDataModule):
             if masks.setdefault(path.stem, path) != path:
                 raise ValueError(f"{masks[path.stem]} and {path} are masks of one name: remove one of them")
         pairs: dict[str, tuple[Path, Path]] = {}
-        for image in find_images(self.images):
+        for image in images:
             mask = masks.get(image.stem + self.mask_suffix)
             if mask is None:
                 raise FileNotFoundError(

@@ -6,7 +6,6 @@ Ends with a table of what the CRF is worth, and the paths of the pictures.
 import argparse
 import sys
 import time
-import warnings
 from pathlib import Path
 
 from main import main as run
@@ -24,7 +23,6 @@ HEAD = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=40", "--model.i
 
 def main(output: Path, arguments: list[str]) -> dict[str, dict[str, float]]:
     """Trains and tests each row of the table, and returns its metrics."""
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*|.*LeafSpec.*|.*logging interval.*")
     sys.argv = sys.argv[:1]  # or Lightning warns that it was given arguments twice
     started = time.monotonic()
     metrics: dict[str, dict[str, float]] = {}

@@ -161,7 +161,7 @@ def _panel_row(module: SegmentationModule, image: Tensor, mask: Tensor) -> dict[
         logits, _, states = module.infer(image[None])
         _, *later = states
     row["network"] = paint(logits[0].argmax(0), colours)
-    row |= {f"$q^{t}$": blend(state[0].float(), colours) for t, state in enumerate(later, start=1)}
+    row |= {f"$q^{{{t}}}$": blend(state[0].float(), colours) for t, state in enumerate(later, start=1)}
     if later:
         row["result"] = paint(later[-1][0].argmax(0), colours)
     return row

@@ -1,5 +1,6 @@
 """The command line: one folder for each run, and no silent contradictions."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "co
 RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "optimizer", "scheduler")
 TRAINING_ONLY = (*RATES, "loss", "freeze_network_epochs")
 FREE = ("eval_solver", "unary_checkpoint", "trimap_width", *LINKED.values())
+
+
+for harmless in (".*LeafSpec.*", "The dirpath has changed", ".*does not have many workers"):
+    warnings.filterwarnings("ignore", message=harmless)
 
 
 class SaveConfig(SaveConfigCallback):
@@ -85,6 +90,13 @@ class CLI(LightningCLI):
         csv = CSVLogger(config.output, config.name, flush_logs_every_n_steps=1)  # nothing is lost in a kill
         return super().instantiate_trainer(logger=[csv, *others], **kwargs)
 
+    def after_run(self) -> None:
+        """Says where everything is."""
+        if self.trainer.is_global_zero:
+            print(f"written to {self.trainer.log_dir}")
+
+    after_fit = after_validate = after_test = after_predict = after_run
+
     def _parse_ckpt_path(self) -> None:
         """Refuses a checkpoint that contradicts the configuration (Lightning would let it win, silently)."""
         subcommand = self.config["subcommand"]
@@ -92,7 +104,7 @@ class CLI(LightningCLI):
         if config.ckpt_path is None:
             return
         if not Path(config.ckpt_path).is_file():
-            raise SystemExit(f"there is no checkpoint {config.ckpt_path}: check the path")
+            raise SystemExit(f"there is no file {config.ckpt_path}: give --ckpt_path the path of a checkpoint")
         try:
             self.trained = torch.load(config.ckpt_path, map_location="cpu", weights_only=True)["hyper_parameters"]
         except Exception as error:
@@ -121,4 +133,9 @@ def _differences(asked: Any, trained: Any, path: str = "model") -> list[str]:
     if isinstance(asked, list | tuple) and isinstance(trained, list | tuple) and len(asked) == len(trained):
         pairs = enumerate(zip(asked, trained, strict=True))
         return [found for i, (a, b) in pairs for found in _differences(a, b, f"{path}[{i}]")]
-    return [] if asked == trained else [f"{path} is {trained} there and {asked} here"]
+    return [] if asked == trained else [f"{path} is {_brief(trained)} there and {_brief(asked)} here"]
+
+
+def _brief(setting: Any) -> Any:
+    """A setting, or the class of a block of settings."""
+    return setting["class_path"].split(".")[-1] if isinstance(setting, dict) and "class_path" in setting else setting

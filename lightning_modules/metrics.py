@@ -12,7 +12,10 @@ def segmentation_metrics(num_classes: int, ignore_index: int) -> MetricCollectio
     return MetricCollection(
         {
             "miou": MulticlassJaccardIndex(num_classes, average="macro", ignore_index=ignore_index),
-            "iou": MulticlassJaccardIndex(num_classes, average="none", ignore_index=ignore_index),
+            # a class that is neither there nor predicted has no IoU
+            "iou": MulticlassJaccardIndex(
+                num_classes, average="none", ignore_index=ignore_index, zero_division=float("nan")
+            ),
         },
         compute_groups=[["miou", "iou"]],  # one confusion matrix for both
     )

@@ -23,10 +23,12 @@ def blend(q: Tensor, colours: Sequence[Colour]) -> np.ndarray:
 
 
 def paint(labels: Tensor, colours: Sequence[Colour]) -> np.ndarray:
-    """Labels (H, W) in the class colours: (H, W, 3) uint8; black where there is no such class."""
-    palette = np.array([*colours, (0, 0, 0)], dtype=np.uint8)
-    known = labels.clamp(-1, len(colours)).masked_fill(labels >= len(colours), len(colours))
-    return palette[known.cpu().numpy()]
+    """Labels (H, W) in the class colours: (H, W, 3) uint8; grey stripes where there is no such class."""
+    palette = np.array([*colours, (90, 90, 90), (165, 165, 165)], dtype=np.uint8)
+    indices = labels.cpu().numpy()
+    y, x = np.indices(indices.shape)
+    stripes = len(colours) + (x + y) // 3 % 2
+    return palette[np.where((indices >= 0) & (indices < len(colours)), indices, stripes)]
 
 
 def draw_panel(rows: Sequence[dict[str, np.ndarray]]) -> Figure:
@@ -68,8 +70,8 @@ def draw_filters(kernel: Tensor, names: Sequence[str], title: str, most: int = 8
                 axis.set_title(names[other], fontsize=8)
             if other == 0:
                 axis.set_ylabel(names[label], fontsize=8)
-    figure.colorbar(drawn, ax=axes, shrink=0.6)
-    figure.suptitle(title, fontsize=9)
+    figure.colorbar(drawn, ax=axes, shrink=0.6, label="cost")
+    figure.suptitle(f"Cost that the row's label, in the middle, pays for the column's, {title}", fontsize=9)
     return figure
 
 

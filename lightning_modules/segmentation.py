@@ -104,9 +104,14 @@ class SegmentationModule(pl.LightningModule):
         if not Path(path).is_file():
             raise FileNotFoundError(f"unary_checkpoint {path} is no file: train the network alone first")
         state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-        self.network.load_state_dict(
-            {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
-        )
+        network = {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
+        try:
+            self.network.load_state_dict(network)
+        except RuntimeError as error:
+            raise ValueError(
+                f"unary_checkpoint {path} holds another network, or one for other classes: give one that was trained "
+                f"with these settings ({str(error).splitlines()[1].strip()})"
+            ) from None
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Image (B, C, H, W) 0..255 -> logits of the network and distributions of head or network."""

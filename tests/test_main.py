@@ -72,14 +72,14 @@ def test_what_is_refused(trained: Path, tmp_path: Path) -> None:
     for command in ("validate", "test", "predict"):
         with pytest.raises(SystemExit, match=f"{command} needs a trained model: give --ckpt_path"):
             streets(command, tmp_path)
-    with pytest.raises(SystemExit, match=r"there is no checkpoint nowhere\.ckpt"):
+    with pytest.raises(SystemExit, match=r"there is no file nowhere\.ckpt"):
         streets("test", tmp_path, "--ckpt_path=nowhere.ckpt")
     other = "--model.init_args.network.init_args.arch=unet"
     with pytest.raises(SystemExit, match=r"model\.network\.init_args\.arch is fpn there and unet here"):
         streets("test", tmp_path, FULL, best(trained), other)
     with pytest.raises(SystemExit, match=r"model\.learning_rate is 0\.001 there and 0.5 here"):
         streets("fit", tmp_path, FULL, best(trained), "--model.init_args.learning_rate=0.5")
-    with pytest.raises(SystemExit, match=r"model\.head is .* there and None here"):
+    with pytest.raises(SystemExit, match=r"model\.head is CRF there and None here"):
         streets("test", tmp_path, best(trained))
     (tmp_path / "other.ckpt").write_text("no checkpoint")
     with pytest.raises(SystemExit, match=r"other\.ckpt is no checkpoint of this program"):
@@ -91,6 +91,9 @@ def test_what_is_refused(trained: Path, tmp_path: Path) -> None:
     (trained / "model.yaml").write_text(yaml.safe_dump({"model": settings}))
     with pytest.raises(SystemExit, match=r"model\.class_names\[0\] is sky there and a here"):
         run("test", model, *data, names, best(trained), f"--output={tmp_path}")
+    unet = "--model.init_args.network.init_args.arch=unet"
+    with pytest.raises(ValueError, match=r"unary_checkpoint .*best\.ckpt holds another network"):
+        streets("fit", tmp_path, unet, f"--model.init_args.unary_checkpoint={trained / 'checkpoints' / 'best.ckpt'}")
     with pytest.raises(FileNotFoundError, match=r"unary_checkpoint nowhere\.ckpt is no file"):
         streets("fit", tmp_path, FULL, "--model.init_args.unary_checkpoint=nowhere.ckpt")
     assert streets("test", tmp_path, "--untrained=true").trainer.callback_metrics["test/miou"] >= 0
@@ -165,11 +168,11 @@ def test_a_seed_makes_a_run_repeatable(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         cli = streets("fit", tmp_path, FULL, "--name=run", "--trainer.deterministic=true", f"--seed_everything={seed}")
         values.append({key: value.item() for key, value in cli.trainer.callback_metrics.items()})
-    assert values[0] == values[1]
+    assert values[0] == pytest.approx(values[1], abs=0, nan_ok=True)
     assert values[0]["val/loss"] != values[2]["val/loss"]
 
 
 def test_bfloat16(tmp_path: Path) -> None:
     metrics = streets("fit", tmp_path, FULL, "--name=run", "--trainer.precision=bf16-mixed").trainer.callback_metrics
-    assert all(torch.isfinite(value) for value in metrics.values())
+    assert all(torch.isfinite(value) for name, value in metrics.items() if "iou/" not in name)  # classes may be absent
     assert metrics["val/energy"] < metrics["val/energy_network"]

@@ -145,6 +145,16 @@ def test_ignored_pixels_are_allowed(tmp_path: Path) -> None:
     assert data.dataset("train", [])[0]["mask"].unique().tolist() == [255]
 
 
+def test_black_and_white_masks(tmp_path: Path) -> None:
+    images, masks = write_data(tmp_path)
+    for path in (tmp_path / "masks").iterdir():
+        Image.fromarray(np.where(np.array(Image.open(path)) > 0, 255, 0).astype(np.uint8)).save(path)
+    with pytest.raises(ValueError, match=r"hold only the labels 0, 255 \(255 is ignored\).* give mask_values"):
+        build(images, masks).train_dataloader()
+    mask = build(images, masks, mask_values={0: 0, 255: 1}).dataset("train", [])[0]["mask"]
+    assert mask.unique().tolist() == [0, 1]
+
+
 def test_coloured_masks_have_a_colour_to_ignore(tmp_path: Path) -> None:
     images, masks = write_data(tmp_path, 3, kind="colour")
     path = tmp_path / "masks" / "scene0.png"

@@ -28,6 +28,7 @@ def test_iou_over_the_data_set_is_the_confusion_matrix() -> None:
     values = metric.compute()
     present = [iou for iou in expected if iou is not None]
     assert values["iou"][:4].tolist() == pytest.approx(present)
+    assert torch.isnan(values["iou"][4])
     assert float(values["miou"]) == pytest.approx(sum(present) / 4)  # an absent class does not count
 
 

@@ -11,7 +11,7 @@ COLOURS = [(255, 0, 0), (0, 0, 255)]
 
 def test_labels_and_distributions_get_their_colours() -> None:
     labels = torch.tensor([[0, 1], [255, 1]])
-    assert paint(labels, COLOURS).tolist() == [[[255, 0, 0], [0, 0, 255]], [[0, 0, 0], [0, 0, 255]]]
+    assert paint(labels, COLOURS).tolist() == [[[255, 0, 0], [0, 0, 255]], [[90, 90, 90], [0, 0, 255]]]
     q = torch.tensor([0.5, 0.5]).reshape(2, 1, 1)
     assert blend(q, COLOURS).tolist() == [[[0.5, 0.0, 0.5]]]
 

@@ -1,0 +1,47 @@
+"""Timing contestants side by side, and the peak memory of a call."""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Task = Callable[[], Any]
+
+
+def interleaved(contestants: Mapping[str, Task], repetitions: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Seconds of each call: every contestant once, then every contestant again, and so on.
+
+    What slows the machine for a while then slows all of them, and leaves their ratios alone.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for repetition in range(warm_up + repetitions):
+        for name, task in contestants.items():
+            started = time.perf_counter()
+            task()
+            if repetition >= warm_up:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Median and quartiles, in milliseconds."""
+    low, high = np.quantile(seconds, (0.25, 0.75))
+    return {"median": 1e3 * statistics.median(seconds), "low": 1e3 * float(low), "high": 1e3 * float(high)}
+
+
+def ratio(seconds: list[float], others: list[float]) -> float:
+    """Median over the repetitions of how many times as fast as another contestant."""
+    return statistics.median(other / own for own, other in zip(seconds, others, strict=True))
+
+
+def peak_memory() -> float:
+    """Highest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def fitted_exponent(sizes: list[float], values: list[float]) -> float:
+    """The k of values ~ sizes^k, by least squares on logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])

@@ -1,0 +1,150 @@
+"""The work that is timed: a photograph, scores for it, and what each contestant does with them."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    DenseCRF,
+    PermutohedralLattice,
+    SpatialPotential,
+    project_simplex,
+    use_backend,
+)
+from crfgrad.features import positions
+from experiments.benchmark.measure import Task
+
+ITERATIONS = 5
+SPATIAL = {"sxy": 3.0, "compat": 3.0}
+BILATERAL_COMPAT = 10.0
+
+
+def photograph(height: int, width: int) -> np.ndarray:
+    """A photograph that scikit-learn ships, resized: (H, W, 3) uint8."""
+    from PIL import Image
+    from sklearn.datasets import load_sample_image
+
+    return np.array(Image.fromarray(load_sample_image("china.jpg")).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def scores(image: np.ndarray, labels: int, seed: int = 0) -> np.ndarray:
+    """Logits of a network that knows colours and is often wrong: (L, H, W) float32."""
+    generator = np.random.default_rng(seed)
+    centres = generator.uniform(0, 255, (labels, 3))
+    distance = np.linalg.norm(image[None].astype(np.float32) - centres[:, None, None], axis=-1)
+    return (-distance / 40 + generator.normal(0, 1, distance.shape)).astype(np.float32)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities (L, H, W)."""
+    exponential = np.exp(logits - logits.max(0))
+    return np.ascontiguousarray(exponential / exponential.sum(0))
+
+
+def tensors(height: int, width: int, labels: int, batch: int = 1) -> tuple[Tensor, Tensor]:
+    """The photograph (B, 3, H, W) and logits (B, L, H, W)."""
+    pixels = photograph(height, width)
+    image = torch.from_numpy(pixels).movedim(-1, 0).float().expand(batch, -1, -1, -1)
+    logits = torch.stack([torch.from_numpy(scores(pixels, labels, seed)) for seed in range(batch)])
+    return image.contiguous(), logits
+
+
+def features(image: Tensor, sigma: tuple[float, float]) -> Tensor:
+    """Position and colour in units of their widths: (B, 5, H, W)."""
+    return torch.cat([positions(image) / sigma[0], image / sigma[1]], dim=1)
+
+
+def dense_crf(sigma: tuple[float, float]) -> DenseCRF:
+    """Our dense CRF with the parameters of the benchmark."""
+    return DenseCRF(SPATIAL["sxy"], SPATIAL["compat"], *sigma, BILATERAL_COMPAT, iterations=ITERATIONS)
+
+
+def free_crf(labels: int, sigma: tuple[float, float], **options: Any) -> CRF:
+    """Our CRF with free 9 x 9 filters and free filters on the lattice."""
+    bilateral = partial(BilateralPotential, sigma_xy=sigma[0], sigma_rgb=sigma[1])
+    return CRF(labels, [SpatialPotential, bilateral], **options)
+
+
+def both_ways(module: Callable[..., Tensor], logits: Tensor, *inputs: Tensor) -> Task:
+    """Forward and backward: gradients of the logits and of all parameters."""
+    leaf = logits.clone().requires_grad_()
+    cotangent = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+
+    def task() -> None:
+        leaf.grad = None
+        module(leaf, *inputs).backward(cotangent)
+
+    return task
+
+
+def without_gradients(function: Callable[..., Any], *inputs: Any) -> Task:
+    """Forward alone."""
+
+    def task() -> None:
+        with torch.no_grad():
+            function(*inputs)
+
+    return task
+
+
+def in_torch(task: Task) -> Task:
+    """The same by plain torch, without compiled kernels."""
+
+    def reference() -> None:
+        with use_backend("torch"):
+            task()
+
+    return reference
+
+
+def peer(name: str) -> ModuleType | None:
+    """A package to compare with, if it is installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+def pydensecrf_task(
+    probabilities: np.ndarray, pixels: np.ndarray, sigma: tuple[float, float]
+) -> Callable[[], np.ndarray]:
+    """The same dense CRF by pydensecrf: probabilities of each label after the iterations."""
+    module = import_module("pydensecrf.densecrf")
+    labels, height, width = probabilities.shape
+    unary = np.ascontiguousarray(-np.log(np.maximum(probabilities, 1e-5)).reshape(labels, -1))
+
+    def task() -> np.ndarray:
+        crf = module.DenseCRF2D(width, height, labels)
+        crf.setUnaryEnergy(unary)
+        crf.addPairwiseGaussian(sxy=SPATIAL["sxy"], compat=SPATIAL["compat"])
+        crf.addPairwiseBilateral(sxy=sigma[0], srgb=sigma[1], rgbim=pixels, compat=BILATERAL_COMPAT)
+        return np.array(crf.inference(ITERATIONS)).reshape(labels, height, width)
+
+    return task
+
+
+def lattice_with_links(image: Tensor, sigma: tuple[float, float], full: bool) -> PermutohedralLattice:
+    """Builds a lattice with the links that a filter needs."""
+    lattice = PermutohedralLattice(features(image, sigma))
+    _ = lattice._table.links if full else lattice._table.axes
+    return lattice
+
+
+def projection(logits: Tensor) -> Task:
+    """Projects the labels of each pixel onto the simplex, and back-propagates."""
+    rows = logits.movedim(1, -1).reshape(-1, logits.shape[1]).contiguous()
+    return both_ways(partial(project_simplex, dim=1), rows)
+
+
+def sparsemax(logits: Tensor) -> Task:
+    """The same by entmax."""
+    rows = logits.movedim(1, -1).reshape(-1, logits.shape[1]).contiguous()
+    return both_ways(partial(import_module("entmax").sparsemax, dim=1), rows)
