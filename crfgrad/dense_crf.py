@@ -12,7 +12,6 @@ from crfgrad.energy import Energy
 from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice
 from crfgrad.layout import labels_last, softmax_labels
-from crfgrad.potentials.base import Message
 from crfgrad.solvers import MeanField, Solver
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -102,7 +101,7 @@ class DenseCRF(nn.Module):
         if probabilities.dim() == 3:
             return self(probabilities[None], image[None])[0]
         energy = self.energy(probabilities, image)
-        refined: Tensor = self.solver(energy, softmax_labels(-energy.unary))
+        refined: Tensor = self.solver(energy, softmax_labels(energy.unary, -1))
         return refined
 
     def energy(self, probabilities: Tensor, image: Tensor) -> Energy:
@@ -128,27 +127,30 @@ class DenseCRF(nn.Module):
         ):
             if not isinstance(compat, float | int) or compat != 0:
                 lattice = PermutohedralLattice(features / unary.new_tensor(widths)[:, None, None])
-                messages.append(_message(lattice, _cost(compat, unary)))
+                messages.append(_GaussianMessage(lattice, compat, unary))
         return Energy(unary, messages, symmetric=False, exclude_self=False)  # the blur is not quite symmetric
 
 
-def _message(lattice: PermutohedralLattice, cost: Tensor) -> Message:
-    lattice = lattice.scaled(lattice.gaussian(cost.new_ones(lattice.batch, 1, *lattice.shape)).rsqrt())
+class _GaussianMessage:
+    """A Gaussian kernel on a lattice, and what labels cost each other."""
 
-    def message(q: Tensor, adjoint: bool = False) -> Tensor:
-        blurred = lattice.blur(lattice.splat(q), adjoint)
-        return lattice.slice(blurred @ (cost if adjoint else cost.mT))  # labels mix at the vertices, which are fewer
+    def __init__(self, lattice: PermutohedralLattice, compat: Compatibility, unary: Tensor) -> None:
+        self.lattice = lattice.scaled(lattice.gaussian(torch.ones_like(unary[:, :1])).rsqrt())
+        cost = torch.as_tensor(compat, dtype=unary.dtype, device=unary.device)
+        labels = unary.shape[1]
+        self.matrix = None if cost.dim() == 0 else cost.diag() if cost.dim() == 1 else cost
+        if self.matrix is not None and self.matrix.shape != (labels, labels):
+            raise ValueError(f"compat has shape {tuple(cost.shape)}, but the probabilities have {labels} labels")
+        self.receiving = self.lattice.scaled(-cost.item()) if self.matrix is None else self.lattice
 
-    return message
+    def at_vertices(self, q: Tensor, adjoint: bool) -> Tensor:
+        """The blurred labels, mixed where they are fewest."""
+        blurred = self.lattice.blur(self.lattice.splat(q), adjoint)
+        return blurred if self.matrix is None else blurred @ (self.matrix if adjoint else self.matrix.mT)
 
+    def __call__(self, q: Tensor, adjoint: bool = False) -> Tensor:
+        return self.receiving.slice(self.at_vertices(q, adjoint))
 
-def _cost(compat: Compatibility, unary: Tensor) -> Tensor:
-    """Number, vector or matrix -> cost of each pair of labels (L, L)."""
-    labels = unary.shape[1]
-    given = torch.as_tensor(compat, dtype=unary.dtype, device=unary.device)
-    if given.dim() == 0:
-        return -given * torch.eye(labels, dtype=unary.dtype, device=unary.device)
-    cost = given.diag() if given.dim() == 1 else given
-    if cost.shape != (labels, labels):
-        raise ValueError(f"compat has shape {tuple(given.shape)}, but the probabilities have {labels} labels")
-    return cost
+    def add_to(self, total: Tensor, q: Tensor, adjoint: bool = False) -> None:
+        """See ``Message``."""
+        self.receiving.slice_onto(total, self.at_vertices(q, adjoint))

@@ -63,11 +63,13 @@ class Energy:
         """All messages added to a start."""
         if q.shape != self.unary.shape:
             raise ValueError(f"q has shape {tuple(q.shape)}, this energy is for {tuple(self.unary.shape)}")
-        total = start
+        total = start.clone()
         with torch.autocast(q.device.type, enabled=False):
             for message in self.messages:
-                # a sum of our own takes the next message in place
-                total = total + message(q, **options) if total is start else total.add_(message(q, **options))
+                if hasattr(message, "add_to") and not torch.is_grad_enabled():
+                    message.add_to(total, q, **options)
+                else:
+                    total = total + message(q, **options)
         return total
 
     def derivative(self, q: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ def labels_last(q: Tensor) -> Tensor:
     return q.contiguous(memory_format=torch.channels_last)
 
 
-def softmax_labels(x: Tensor) -> Tensor:
-    """Softmax over the labels of (B, L, H, W), which keeps them side by side in memory."""
-    return x.movedim(1, -1).softmax(-1).movedim(-1, 1)
+def softmax_labels(x: Tensor, factor: float = 1.0) -> Tensor:
+    """Softmax of factor * x over the labels of (B, L, H, W), which keeps them side by side in memory."""
+    rows = x.movedim(1, -1)
+    return (rows if factor == 1 else factor * rows).softmax(-1).movedim(-1, 1)

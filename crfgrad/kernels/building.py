@@ -2,14 +2,43 @@
 
 import numpy as np
 
-from crfgrad.kernels.parallel import kernel
+from crfgrad.kernels.parallel import exact, kernel
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it fill a table evenly
 
 
-@kernel
+@exact
+def _position(features: np.ndarray, matrix: np.ndarray, i: int, out: np.ndarray) -> None:
+    """Lattice coordinates of pixel i: features (B, d, N), matrix (d, d), out (d,)."""
+    image, pixel = divmod(i, features.shape[2])
+    for axis in range(len(out)):
+        out[axis] = features[image, 0, pixel] * matrix[axis, 0]
+        for k in range(1, len(out)):
+            out[axis] += features[image, k, pixel] * matrix[axis, k]
+
+
+@exact
+def extent(features: np.ndarray, matrix: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Lowest and highest lattice coordinates (2, d) of some pixels; NaN if a feature is."""
+    dimension = len(matrix)
+    position = np.empty(dimension, np.float64)
+    bounds = np.empty((2, dimension), np.float64)
+    bounds[0], bounds[1] = np.inf, -np.inf
+    for i in range(start, stop):
+        _position(features, matrix, i, position)
+        for axis in range(dimension):
+            if not position[axis] - position[axis] == 0:  # NaN or infinity
+                bounds[:] = np.nan
+                return bounds
+            bounds[0, axis] = min(bounds[0, axis], position[axis])
+            bounds[1, axis] = max(bounds[1, axis], position[axis])
+    return bounds
+
+
+@exact
 def embed(
-    position: np.ndarray,
+    features: np.ndarray,
+    matrix: np.ndarray,
     lowest: np.ndarray,
     base: np.ndarray,
     order: np.ndarray,
@@ -17,17 +46,19 @@ def embed(
     start: int,
     stop: int,
 ) -> None:
-    """First corner (less the lowest), order of the axes and barycentric weights of the simplex of each point.
+    """First corner (less the lowest), order of the axes and barycentric weights of the simplex of each pixel.
 
-    Shape: position (N, d), lowest (d,), base (N, d), order (N, d), barycentric (N, d + 1).
+    Shape: features (B, d, N), lowest (d,), base (B*N, d), order (B*N, d), barycentric (B*N, d + 1).
     """
-    dimension = position.shape[1]
+    dimension = len(matrix)
+    position = np.empty(dimension, np.float64)
     fraction = np.empty(dimension, np.float64)
     for i in range(start, stop):
+        _position(features, matrix, i, position)
         for axis in range(dimension):
-            below = np.floor(position[i, axis])
+            below = np.floor(position[axis])
             base[i, axis] = int(below - lowest[axis])
-            rest = position[i, axis] - below
+            rest = position[axis] - below
             rank = axis
             while rank > 0 and fraction[rank - 1] < rest:  # insertion sort, largest first
                 fraction[rank] = fraction[rank - 1]

@@ -21,14 +21,13 @@ def splat(values: np.ndarray, weights: np.ndarray, corners: np.ndarray, out: np.
 
 
 @kernel
-def slice_(
+def slice_onto(
     values: np.ndarray, weights: np.ndarray, corners: np.ndarray, out: np.ndarray, start: int, stop: int
 ) -> None:
-    """Pixel i receives the sum of weight * value over its corners; three at a time."""
+    """Adds to pixel i the sum of weight * value over its corners; three at a time."""
     channels = values.shape[1]
     whole = corners.shape[1] // 3 * 3
     for i in range(start, stop):
-        out[i] = 0
         for k in range(0, whole, 3):
             w0, w1, w2 = weights[i, k], weights[i, k + 1], weights[i, k + 2]
             v0, v1, v2 = values[corners[i, k]], values[corners[i, k + 1]], values[corners[i, k + 2]]
@@ -56,18 +55,12 @@ def corner_products(
 
 @kernel
 def blur_axis(values: np.ndarray, neighbours: np.ndarray, out: np.ndarray, start: int, stop: int) -> None:
-    """[1 2 1] / 4 along one axis; neighbours (2, vertices)."""
+    """[1 2 1] / 4 along one axis; neighbours (2, vertices) may be the last row of values, which is 0."""
     half, quarter = values.dtype.type(0.5), values.dtype.type(0.25)
-    channels = values.shape[1]
     for vertex in range(start, stop):
-        row = out[vertex]
-        for c in range(channels):
-            row[c] = half * values[vertex, c]
-        for side in range(2):
-            source = neighbours[side, vertex]
-            if source >= 0:
-                for c in range(channels):
-                    row[c] += quarter * values[source, c]
+        row, before, after = values[vertex], values[neighbours[0, vertex]], values[neighbours[1, vertex]]
+        for c in range(values.shape[1]):
+            out[vertex, c] = half * row[c] + quarter * (before[c] + after[c])
 
 
 @kernel

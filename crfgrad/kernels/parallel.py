@@ -15,6 +15,9 @@ import torch
 kernel: Callable[..., Any] = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
 """Compiles a kernel; sums may be reordered, NaN and infinity keep their meaning."""
 
+exact: Callable[..., Any] = numba.njit(nogil=True, cache=True)
+"""Compiles a kernel that must round as torch does."""
+
 _pool: ThreadPoolExecutor | None = None
 
 

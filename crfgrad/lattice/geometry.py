@@ -86,10 +86,15 @@ def axis_offsets(dimension: int) -> Tensor:
     return torch.cat([torch.eye(dimension, dtype=torch.int64), -torch.ones(dimension, dtype=torch.int64)[None]])
 
 
-def lattice_position(points: Tensor) -> Tensor:
-    """Lattice coordinates of features: (points, d) -> (points, d), in float64 where the device has it."""
+def lattice_position(features: Tensor) -> Tensor:
+    """Lattice coordinates of features: (B, d, N) -> (B*N, d), in float64 where the device has it."""
+    points = features.transpose(1, 2).flatten(0, 1)
     precise = torch.float32 if points.device.type == "mps" else torch.float64
-    return points.to(precise) @ embedding_matrix(points.shape[1]).to(points.device, precise).mT
+    matrix = embedding_matrix(points.shape[1]).to(points.device, precise)
+    position = points[:, :1].to(precise) * matrix[:, 0]
+    for k in range(1, points.shape[1]):  # one term after the other, so that the kernels round alike
+        position = position + points[:, k : k + 1].to(precise) * matrix[:, k]
+    return position
 
 
 def barycentric_weights(position: Tensor, base: Tensor, order: Tensor) -> Tensor:
@@ -107,6 +112,8 @@ def key_strides(largest: list[float], batch: int, radius: int) -> list[int]:
         batch: Number of images.
         radius: Reach of the filter.
     """
+    if not all(math.isfinite(size) for size in largest):
+        raise ValueError("features hold NaN or infinity: check the image and the widths they are divided by")
     sizes = [int(size) + 2 + radius for size in largest]
     strides = [1]
     for size in sizes:

@@ -45,21 +45,18 @@ class PermutohedralLattice:
             raise ValueError(f"features must be (B, d, ...) and not empty, got {tuple(features.shape)}")
         if radius < 1:
             raise ValueError(f"radius must be 1 or more, got {radius}")
-        if not torch.isfinite(features).all():
-            raise ValueError("features hold NaN or infinity: check the image and the widths they are divided by")
         self.batch, self.dimension = features.shape[:2]
         self.shape = features.shape[2:]
         self.radius = radius
         self.taps = (radius + 1) ** (self.dimension + 1) - radius ** (self.dimension + 1)
-        points = features.flatten(2).transpose(1, 2).flatten(0, 1)  # (B*N, d)
-        self._table = _build(points, self.batch, radius, backend)
+        self._table = _build(features.flatten(2), radius, backend)
         self.barycentric = self._table.barycentric
         self.vertices = self._table.vertices
 
-    def scaled(self, factor: Tensor) -> "PermutohedralLattice":
+    def scaled(self, factor: Tensor | float) -> "PermutohedralLattice":
         """The same lattice with a factor (B, 1, *) on what each pixel gives and gets: splat . D and D . slice."""
         lattice = copy.copy(self)
-        lattice.barycentric = self.barycentric * self._rows(factor)
+        lattice.barycentric = self.barycentric * (self._rows(factor) if isinstance(factor, Tensor) else factor)
         return lattice
 
     def splat(self, values: Tensor) -> Tensor:
@@ -72,6 +69,14 @@ class PermutohedralLattice:
     def slice(self, vertex_values: Tensor) -> Tensor:
         """(vertices, C) -> (B, C, *)."""
         return self._image(self._table.slice(vertex_values, self._weights(vertex_values)))
+
+    def slice_onto(self, total: Tensor, vertex_values: Tensor) -> None:
+        """Adds slice of (vertices, C) to a total (B, C, *) in place, without recording gradients."""
+        rows = self._rows(total)
+        if rows.data_ptr() != total.data_ptr() or not rows.is_contiguous():  # not a view: labels are not last in memory
+            total.add_(self.slice(vertex_values))
+        else:
+            self._table.slice_onto(rows, vertex_values, self._weights(vertex_values))
 
     def filter(self, vertex_values: Tensor, weights: Tensor) -> Tensor:
         """Full filter: vertex v receives the sum over the taps n of W_n x[v + n].
@@ -133,9 +138,9 @@ class PermutohedralLattice:
         return self.barycentric.to(values.dtype)
 
 
-def _build(points: Tensor, batch: int, radius: int, backend: Backend) -> TorchTable:
-    if not compiled(backend, points):
-        return TorchTable(points, batch, radius)
+def _build(features: Tensor, radius: int, backend: Backend) -> TorchTable:
+    if not compiled(backend, features):
+        return TorchTable(features, radius)
     from crfgrad.lattice.numba_table import NumbaTable  # the compiler takes a second to import
 
-    return NumbaTable(points, batch, radius)  # type: ignore[return-value]
+    return NumbaTable(features, radius)  # type: ignore[return-value]

@@ -14,6 +14,7 @@ from crfgrad.lattice import functions
 from crfgrad.lattice.geometry import (
     axis_offsets,
     barycentric_weights,
+    embedding_matrix,
     key_strides,
     lattice_position,
     opposite_taps,
@@ -25,24 +26,26 @@ from crfgrad.lattice.torch_table import self_filter, self_pairs
 class NumbaTable:
     """Equals ``TorchTable``, except that vertices are numbered in order of appearance."""
 
-    def __init__(self, points: Tensor, batch: int, radius: int) -> None:
-        pixels, self.dimension = points.shape
+    def __init__(self, features: Tensor, radius: int) -> None:
+        batch, self.dimension, size = features.shape
         self.radius = radius
-        position = lattice_position(points)
-        lowest = position.detach().amin(0).floor()
-        largest = position.detach().amax(0).floor() - lowest
+        pixels = batch * size
+        array = _rows(features)
+        matrix = embedding_matrix(self.dimension).numpy()
+        parts = share(lambda start, stop: building.extent(array, matrix, start, stop), ranges(pixels, grain=1024))
+        lowest = np.floor(np.min([part[0] for part in parts], axis=0))
+        largest = np.floor(np.max([part[1] for part in parts], axis=0)) - lowest
         self.strides = np.array(key_strides(largest.tolist(), batch, radius), np.int64)
         base = np.empty((pixels, self.dimension), np.int64)
-        order = np.empty((pixels, self.dimension), np.int8)
-        self.barycentric = points.new_empty(pixels, self.dimension + 1)
-        embedded = (base, order, self.barycentric.numpy())
-        run(building.embed, pixels, position.detach().numpy(), lowest.numpy(), *embedded)
-        self._order = order
-        if position.requires_grad:
-            where = torch.from_numpy(base).to(position.dtype) + lowest
-            self.barycentric = barycentric_weights(position, where, self.order).to(points.dtype)
+        self._order = np.empty((pixels, self.dimension), np.int8)
+        self.barycentric = features.new_empty(pixels, self.dimension + 1)
+        run(building.embed, pixels, array, matrix, lowest, base, self._order, self.barycentric.numpy())
+        if features.requires_grad:
+            position = lattice_position(features)
+            where = (torch.from_numpy(base) + torch.from_numpy(lowest)).to(position.dtype)
+            self.barycentric = barycentric_weights(position, where, self.order).to(features.dtype)
         self._corners = np.empty((pixels, self.dimension + 1), np.int32)
-        self.keys = self._number(base, pixels // batch)
+        self.keys = self._number(base, size)
         self.vertices = len(self.keys)
 
     def _number(self, base: np.ndarray, image_size: int) -> np.ndarray:
@@ -71,6 +74,10 @@ class NumbaTable:
     def slice(self, rows: Tensor, weights: Tensor) -> Tensor:
         """(vertices, C) -> (B*N, C)."""
         return _Slice.apply(rows, weights, self)
+
+    def slice_onto(self, total: Tensor, rows: Tensor, weights: Tensor) -> None:
+        """Adds the slice of rows (vertices, C) to a total (B*N, C), in place."""
+        run(filtering.slice_onto, len(weights), _rows(rows), _rows(weights), self._corners, total.numpy())
 
     def filter(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Full filter: (vertices, C_in) -> (vertices, C_out)."""
@@ -107,8 +114,8 @@ class NumbaTable:
 
     @cached_property
     def axes(self) -> np.ndarray:
-        """The same for both directions of each of the d + 1 axes: (d + 1, 2, vertices)."""
-        neighbours = np.full((2 * (self.dimension + 1), self.vertices), -1, np.int32)
+        """Vertices along each of the d + 1 axes, one past the last where there is none: (d + 1, 2, vertices)."""
+        neighbours = np.full((2 * (self.dimension + 1), self.vertices), self.vertices, np.int32)
         self._find(axis_offsets(self.dimension), neighbours)
         return neighbours.reshape(self.dimension + 1, 2, self.vertices)
 
@@ -183,8 +190,8 @@ class _Slice(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, weights: Tensor, table: NumbaTable) -> Tensor:
         ctx.save_for_backward(values if ctx.needs_input_grad[1] else None, weights)
         ctx.table = table
-        out = values.new_empty(len(weights), values.shape[1])
-        run(filtering.slice_, len(weights), _rows(values), _rows(weights), table._corners, out.numpy())
+        out = values.new_zeros(len(weights), values.shape[1])
+        table.slice_onto(out, values, weights)
         return out
 
     @staticmethod
@@ -220,11 +227,13 @@ class _Blur(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, table: NumbaTable, adjoint: bool) -> Tensor:
         ctx.table, ctx.adjoint = table, adjoint
+        source, out = np.empty((2, table.vertices + 1, values.shape[1]), _rows(values).dtype)
+        source[:-1] = _rows(values)
+        source[-1] = out[-1] = 0  # the value of a vertex that does not exist
         for axis in table.axes[::-1] if adjoint else table.axes:
-            out = torch.empty_like(values)
-            run(filtering.blur_axis, table.vertices, _rows(values), axis, out.numpy())
-            values = out
-        return values
+            run(filtering.blur_axis, table.vertices, source, axis, out)
+            source, out = out, source
+        return torch.from_numpy(source[:-1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

@@ -13,22 +13,21 @@ class TorchTable:
     """The vertices around points, and the linear maps between points and vertices.
 
     Args:
-        points: (B*N, d) features, image by image.
-        batch: B.
+        features: (B, d, N).
         radius: Reach of a full filter.
     """
 
-    def __init__(self, points: Tensor, batch: int, radius: int) -> None:
-        self.dimension = points.shape[1]
+    def __init__(self, features: Tensor, radius: int) -> None:
+        batch, self.dimension, size = features.shape
         self.radius = radius
-        position = lattice_position(points)
+        position = lattice_position(features)
         base = position.detach().floor()
         self.order = (position.detach() - base).argsort(dim=1, descending=True, stable=True)
-        self.barycentric = barycentric_weights(position, base, self.order).to(points.dtype)
+        self.barycentric = barycentric_weights(position, base, self.order).to(features.dtype)
         base = base - base.amin(0)
         *strides, image_stride = key_strides(base.amax(0).tolist(), batch, radius)
-        self.strides = torch.tensor(strides, device=points.device)
-        image = torch.arange(batch, device=points.device).repeat_interleave(len(points) // batch)
+        self.strides = torch.tensor(strides, device=features.device)
+        image = torch.arange(batch, device=features.device).repeat_interleave(size)
         first = image * image_stride + (base.to(torch.int64) * self.strides).sum(1)
         steps = self.strides[self.order].cumsum(1)  # (B*N, d), from the first corner to the others
         keys = torch.cat([first[:, None], first[:, None] + steps], dim=1)  # (B*N, d + 1)
@@ -42,6 +41,10 @@ class TorchTable:
     def slice(self, rows: Tensor, weights: Tensor) -> Tensor:
         """(vertices, C) -> (B*N, C)."""
         return slice_(rows, weights, self.corners)
+
+    def slice_onto(self, total: Tensor, rows: Tensor, weights: Tensor) -> None:
+        """Adds the slice of rows (vertices, C) to a total (B*N, C), in place."""
+        total += self.slice(rows, weights)
 
     def filter(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Full filter: (vertices, C_in) -> (vertices, C_out)."""

@@ -11,7 +11,8 @@ from crfgrad.checks import check_count
 Message = Callable[..., Tensor]
 """A potential bound to a batch of images: q -> K q, both (B, L, H, W).
 
-Where K is not symmetric, ``message(q, adjoint=True)`` gives K^T q.
+Where K is not symmetric, ``message(q, adjoint=True)`` gives K^T q. A message may also have a method
+``add_to(total, q, adjoint)`` that adds K q to a total in place; it is used where no gradients are recorded.
 """
 
 

@@ -38,7 +38,7 @@ class FrankWolfe(Solver):
 
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""
-        corner = softmax_labels(gradient * (-1 / self.temperature))
+        corner = softmax_labels(gradient, -1 / self.temperature)
         step = self.step_size
         if isinstance(step, Tensor):
             return torch.lerp(q, corner, step.to(q.dtype).clamp_max(1))
