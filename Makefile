@@ -2,14 +2,18 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUN = $(VENV)/bin/python -m
+PEERS = .peers
 
-.PHONY: demo test lint clean
+.PHONY: demo test benchmark lint clean
 
 demo: $(VENV)/installed
 	$(RUN) experiments.demo
 
 test: lint
 	$(RUN) pytest
+
+benchmark: $(PEERS)/installed
+	PYTHONPATH=$(PEERS) $(RUN) experiments.benchmark
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .
@@ -23,5 +27,10 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	$(RUN) pip install --quiet --no-deps --editable .
 	touch $@
 
+# what the benchmark compares with, for the benchmark alone; pydensecrf2 needs a C++ compiler
+$(PEERS)/installed: $(VENV)/installed experiments/benchmark/peers.txt
+	$(RUN) pip install --quiet --no-deps --upgrade --target $(PEERS) --requirement experiments/benchmark/peers.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) $(PEERS) outputs

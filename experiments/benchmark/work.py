@@ -38,9 +38,9 @@ def photograph(height: int, width: int) -> np.ndarray:
 def scores(image: np.ndarray, labels: int, seed: int = 0) -> np.ndarray:
     """Logits of a network that knows colours and is often wrong: (L, H, W) float32."""
     generator = np.random.default_rng(seed)
-    centres = generator.uniform(0, 255, (labels, 3))
+    centres = generator.permutation(image.reshape(-1, 3))[:labels].astype(np.float32)
     distance = np.linalg.norm(image[None].astype(np.float32) - centres[:, None, None], axis=-1)
-    return (-distance / 40 + generator.normal(0, 1, distance.shape)).astype(np.float32)
+    return (-distance / 15 + generator.normal(0, 1, distance.shape)).astype(np.float32)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -132,9 +132,10 @@ def pydensecrf_task(
 
 
 def lattice_with_links(image: Tensor, sigma: tuple[float, float], full: bool) -> PermutohedralLattice:
-    """Builds a lattice with the links that a filter needs."""
+    """Builds a lattice and finds the neighbours of its vertices, all 63 or those along the axes."""
     lattice = PermutohedralLattice(features(image, sigma))
-    _ = lattice._table.links if full else lattice._table.axes
+    one_channel = torch.zeros(lattice.vertices, 1)
+    _ = lattice.filter(one_channel, torch.zeros(lattice.taps)) if full else lattice.blur(one_channel)
     return lattice
 
 
@@ -148,3 +149,10 @@ def sparsemax(logits: Tensor) -> Task:
     """The same by entmax."""
     rows = logits.movedim(1, -1).reshape(-1, logits.shape[1]).contiguous()
     return both_ways(partial(import_module("entmax").sparsemax, dim=1), rows)
+
+
+def crfseg_task(logits: Tensor, image: Tensor) -> Task:
+    """Mean field by crfseg, the nearest that it can do: its kernels end after 11 x 11 pixels."""
+    model = import_module("crfseg.model")
+    crf = model.MeanFieldCRF(filter_size=11, n_iter=ITERATIONS, requires_grad=False)
+    return without_gradients(crf, logits, image)

@@ -1,0 +1,81 @@
+"""python -m experiments.benchmark: measures, and writes results.json, results.md and growth.png."""
+
+import argparse
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.benchmark.cases import cases
+from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
+from experiments.benchmark.measure import interleaved, summary
+from experiments.benchmark.report import markdown, plot
+
+PACKAGES = ("torch", "numpy", "numba", "pydensecrf2", "entmax", "crfseg", "monai")
+
+
+def machine() -> dict[str, str]:
+    """What was measured with."""
+    found = {"CPU": _processor(), "cores": str(os.cpu_count()), "threads": str(torch.get_num_threads())}
+    found["Python"] = platform.python_version()
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def main(output: Path, height: int, width: int, labels: int, repetitions: int, growth: bool) -> dict[str, Any]:
+    """Measures everything; what is already measured is on the disk after each step."""
+    output.mkdir(parents=True, exist_ok=True)
+    measured: dict[str, Any] = {"machine": machine(), "size": f"{height} x {width}, {labels} labels", "cases": {}}
+
+    def save() -> None:
+        (output / "results.json").write_text(json.dumps(measured, indent=1))
+
+    for case in cases(height, width, labels):
+        seconds = interleaved(case.contestants, repetitions)
+        measured["cases"][case.name] = {"seconds": seconds, "operations": dict(case.operations)}
+        medians = ", ".join(f"{name} {summary(times)['median']:.1f} ms" for name, times in seconds.items())
+        print(f"{case.name}: {medians}", flush=True)
+        save()
+    if growth:
+        measured["growth"] = {series: {"dense": [], "free": []} for series in SERIES}
+        for series, points in SERIES.items():
+            for kind in ("dense", "free"):
+                for sizes in points:
+                    result = {**sizes, **in_a_process(kind, **sizes)}
+                    measured["growth"][series][kind].append(result)
+                    print(f"{kind} by {series}: {result}", flush=True)
+                    save()
+        measured["training"] = {}
+        for name, sizes in TRAINING.items():
+            for kind in ("train", "train, save_memory"):
+                measured["training"][f"{name}, {kind}"] = in_a_process(kind, repetitions=1, **sizes)
+                save()
+        plot(measured, output / "growth.png")
+    (output / "results.md").write_text(markdown(measured))
+    print(markdown(measured))
+    return measured
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("outputs/benchmark"))
+    parser.add_argument("--height", type=int, default=375)
+    parser.add_argument("--width", type=int, default=500)
+    parser.add_argument("--labels", type=int, default=21)
+    parser.add_argument("--repetitions", type=int, default=9)
+    parser.add_argument("--no-growth", dest="growth", action="store_false", help="only the cases")
+    arguments = parser.parse_args()
+    main(**vars(arguments))

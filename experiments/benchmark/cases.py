@@ -1,0 +1,115 @@
+"""What is compared with what, and what is to be reached."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from crfgrad.lattice import gaussian_taps
+from experiments.benchmark import work
+from experiments.benchmark.measure import Task
+
+SIGMAS = ((80.0, 13.0), (67.0, 3.0))
+OURS, TORCH = "crfgrad", "crfgrad, plain torch"
+
+
+class Case(NamedTuple):
+    """Contestants that do the same work, each a task; and the operations of a task, where they can be counted."""
+
+    name: str
+    contestants: dict[str, Task]
+    operations: Mapping[str, float] = MappingProxyType({})
+
+
+class Goal(NamedTuple):
+    """How many times as fast one contestant is to be as another one; of one case or of two of one run."""
+
+    what: str
+    fast: tuple[str, str]
+    slow: tuple[str, str]
+    least: float
+
+
+def cases(height: int, width: int, labels: int) -> Iterator[Case]:
+    """All cases, for a photograph of this size."""
+    pixels = work.photograph(height, width)
+    image, logits = work.tensors(height, width, labels)
+    probabilities = work.softmax(work.scores(pixels, labels))
+    batch = torch.from_numpy(probabilities)[None]
+    for sigma in SIGMAS:
+        at = f" at ({sigma[0]:g}, {sigma[1]:g})"
+        build = partial(work.lattice_with_links, image, sigma)
+        with_63 = work.without_gradients(build, True)
+        yield Case("lattice, 63 neighbours" + at, {OURS: with_63, TORCH: work.in_torch(with_63)})
+        lattice = build(False)
+        gaussian = work.without_gradients(lattice.gaussian, batch)
+        reference = work.in_torch(work.without_gradients(_torch_lattice(image, sigma).gaussian, batch))
+        yield Case("Gaussian bilateral filter" + at, {OURS: gaussian, TORCH: reference})
+        dense = work.dense_crf(sigma)
+        forward = work.without_gradients(dense, batch, image)
+        contestants = {OURS: forward, TORCH: work.in_torch(forward)}
+        if work.peer("pydensecrf") is not None:
+            contestants["pydensecrf2"] = work.pydensecrf_task(probabilities, pixels, sigma)
+        if work.peer("crfseg") is not None:
+            contestants["crfseg (11 x 11 window)"] = work.crfseg_task(logits, image)
+        yield Case("dense mean field, forward" + at, contestants)
+        yield Case("dense mean field, forward and backward" + at, {OURS: work.both_ways(dense, batch, image)})
+        crf = work.free_crf(labels, sigma)
+        yield Case("CRF-Grad, forward" + at, {OURS: work.without_gradients(crf, logits, image)})
+        yield Case("CRF-Grad, forward and backward" + at, {OURS: work.both_ways(crf, logits, image)})
+        yield _products(image, logits, sigma, at)
+    contestants = {OURS: work.projection(logits), TORCH: work.in_torch(work.projection(logits))}
+    if work.peer("entmax") is not None:
+        contestants["entmax"] = work.sparsemax(logits)
+    yield Case("simplex projection, forward and backward", contestants)
+
+
+def goals() -> list[Goal]:
+    """What is to be reached, as ratios within one run."""
+    wanted = []
+    for at, least in ((" at (80, 13)", 2.0), (" at (67, 3)", 1.5)):
+        forward = "dense mean field, forward" + at
+        wanted.append(Goal(f"{forward}: pydensecrf2 / ours", (forward, OURS), (forward, "pydensecrf2"), least))
+        for name in ("dense mean field", "CRF-Grad"):
+            one, both = f"{name}, forward{at}", f"{name}, forward and backward{at}"
+            wanted.append(Goal(f"{name}{at}: forward / (forward and backward)", (both, OURS), (one, OURS), 1 / 2.5))
+    projection = "simplex projection, forward and backward"
+    wanted.append(Goal(f"{projection}: entmax / ours", (projection, OURS), (projection, "entmax"), 5.0))
+    return wanted
+
+
+RATES = {"free 9 x 9 filters": 0.6, "free lattice filters": 0.25}
+"""Part of a plain matrix product's operations per second that is to be reached, at (80, 13)."""
+
+
+def _torch_lattice(image: Tensor, sigma: tuple[float, float]) -> work.PermutohedralLattice:
+    return work.PermutohedralLattice(work.features(image, sigma), backend="torch")
+
+
+def _products(image: Tensor, logits: Tensor, sigma: tuple[float, float], at: str) -> Case:
+    """Operations per second of the free filters beside those of a plain matrix product."""
+    labels = logits.shape[1]
+    q = logits.softmax(1).contiguous(memory_format=torch.channels_last)
+    kernel = torch.randn(labels, labels, 9, 9)
+    lattice = work.PermutohedralLattice(gaussian_taps(5, 1)[0] * work.features(image, sigma))
+    vertex_values, weights = lattice.splat(q), torch.randn(lattice.taps, labels, labels)
+    ones = torch.ones(lattice.vertices, 1)
+    links = float(lattice.filter(ones, torch.ones(lattice.taps)).sum())
+    square = torch.randn(1024, 1024)
+    return Case(
+        "operations per second" + at,
+        {
+            "matrix product": work.without_gradients(torch.mm, square, square),
+            "free 9 x 9 filters": work.without_gradients(partial(conv2d, padding=4), q, kernel),
+            "free lattice filters": work.without_gradients(lattice.filter, vertex_values, weights),
+        },
+        {
+            "matrix product": 2.0 * 1024**3,
+            "free 9 x 9 filters": 2.0 * 81 * labels**2 * q[0, 0].numel(),
+            "free lattice filters": 2.0 * links * labels**2,
+        },
+    )

@@ -1,0 +1,67 @@
+"""How time and memory grow with pixels, labels and images; each point in a process of its own."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+from experiments.benchmark import work
+from experiments.benchmark.measure import peak_memory
+
+SIGMA = (80.0, 13.0)
+PIXELS = [{"height": height, "width": 4 * height // 3, "labels": 21} for height in (150, 300, 600, 1225)]
+LABELS = [{"height": 240, "width": 320, "labels": labels} for labels in (2, 4, 8, 16, 32, 64)]
+BATCH = [{"height": 240, "width": 320, "labels": 21, "batch": batch} for batch in (1, 2, 4, 8)]
+SERIES = {"pixels": PIXELS, "labels": LABELS, "images": BATCH}
+TRAINING = {
+    "375 x 500, 21 labels": {"height": 375, "width": 500, "labels": 21},
+    "1024 x 2048, 19 labels": {"height": 1024, "width": 2048, "labels": 19},
+}
+
+
+def size(series: str, point: dict[str, int]) -> int:
+    """Where a point lies on the axis of its series."""
+    batch = point.get("batch", 1)
+    return {"pixels": point["height"] * point["width"], "labels": point["labels"], "images": batch}[series]
+
+
+def point(kind: str, height: int, width: int, labels: int, batch: int = 1, repetitions: int = 3) -> dict[str, float]:
+    """Seconds and additional peak memory (MB) of "dense" or "free" inference, or of "train" (forward and backward)."""
+    image, logits = work.tensors(height, width, labels, batch)
+    if kind == "dense":
+        task = work.without_gradients(work.dense_crf(SIGMA), logits.softmax(1), image)
+    elif kind == "free":
+        task = work.without_gradients(work.free_crf(labels, SIGMA).eval(), logits, image)
+    else:
+        save_memory = kind == "train, save_memory"
+        task = work.both_ways(work.free_crf(labels, SIGMA, save_memory=save_memory), logits, image)
+    before = peak_memory()
+    seconds = []
+    for _ in range(repetitions):
+        started = time.perf_counter()
+        task()
+        seconds.append(time.perf_counter() - started)
+    return {"seconds": statistics.median(seconds), "memory": peak_memory() - before}
+
+
+def in_a_process(kind: str, **sizes: int) -> dict[str, float]:
+    """The same, measured in a fresh process, whose memory holds nothing else."""
+    request = json.dumps({"kind": kind, "threads": torch.get_num_threads(), **sizes})
+    command = [sys.executable, "-m", "experiments.benchmark.growth", request]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    answer: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return answer
+
+
+def answer(request: dict[str, Any]) -> None:
+    """What a fresh process does."""
+    torch.set_num_threads(request.pop("threads"))
+    print(json.dumps(point(**request)))
+
+
+if __name__ == "__main__":
+    answer(json.loads(sys.argv[1]))
