@@ -93,7 +93,7 @@ class CLI(LightningCLI):
     def after_run(self) -> None:
         """Says where everything is."""
         if self.trainer.is_global_zero:
-            print(f"written to {self.trainer.log_dir}")
+            print(f"written to {self.trainer.loggers[0].log_dir}")  # trainer.log_dir is a collective call
 
     after_fit = after_validate = after_test = after_predict = after_run
 
