@@ -15,7 +15,7 @@ from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
 from experiments.benchmark.measure import interleaved, summary
 from experiments.benchmark.report import markdown, plot
 
-PACKAGES = ("torch", "numpy", "numba", "pydensecrf2", "entmax", "crfseg", "monai")
+PACKAGES = ("torch", "numpy", "numba", "pydensecrf2", "entmax")
 
 
 def machine() -> dict[str, str]:
@@ -35,15 +35,21 @@ def _processor() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def main(output: Path, height: int, width: int, labels: int, repetitions: int, growth: bool) -> dict[str, Any]:
+def main(
+    output: Path, height: int, width: int, labels: int, repetitions: int, growth: bool, resume: bool = False
+) -> dict[str, Any]:
     """Measures everything; what is already measured is on the disk after each step."""
     output.mkdir(parents=True, exist_ok=True)
     measured: dict[str, Any] = {"machine": machine(), "size": f"{height} x {width}, {labels} labels", "cases": {}}
+    if resume:
+        measured = json.loads((output / "results.json").read_text())
 
     def save() -> None:
         (output / "results.json").write_text(json.dumps(measured, indent=1))
 
     for case in cases(height, width, labels):
+        if case.name in measured["cases"]:
+            continue
         seconds = interleaved(case.contestants, repetitions)
         measured["cases"][case.name] = {"seconds": seconds, "operations": dict(case.operations)}
         medians = ", ".join(f"{name} {summary(times)['median']:.1f} ms" for name, times in seconds.items())
@@ -77,5 +83,6 @@ if __name__ == "__main__":
     parser.add_argument("--labels", type=int, default=21)
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--no-growth", dest="growth", action="store_false", help="only the cases")
+    parser.add_argument("--resume", action="store_true", help="keep the cases that results.json in the output has")
     arguments = parser.parse_args()
     main(**vars(arguments))

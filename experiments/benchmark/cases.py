@@ -54,8 +54,6 @@ def cases(height: int, width: int, labels: int) -> Iterator[Case]:
         contestants = {OURS: forward, TORCH: work.in_torch(forward)}
         if work.peer("pydensecrf") is not None:
             contestants["pydensecrf2"] = work.pydensecrf_task(probabilities, pixels, sigma)
-        if work.peer("crfseg") is not None:
-            contestants["crfseg (11 x 11 window)"] = work.crfseg_task(logits, image)
         yield Case("dense mean field, forward" + at, contestants)
         yield Case("dense mean field, forward and backward" + at, {OURS: work.both_ways(dense, batch, image)})
         crf = work.free_crf(labels, sigma)

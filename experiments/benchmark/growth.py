@@ -4,13 +4,12 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from typing import Any
 
 import torch
 
 from experiments.benchmark import work
-from experiments.benchmark.measure import peak_memory
+from experiments.benchmark.measure import Task, interleaved, peak_memory
 
 SIGMA = (80.0, 13.0)
 PIXELS = [{"height": height, "width": 4 * height // 3, "labels": 21} for height in (150, 300, 600, 1225)]
@@ -29,23 +28,23 @@ def size(series: str, point: dict[str, int]) -> int:
     return {"pixels": point["height"] * point["width"], "labels": point["labels"], "images": batch}[series]
 
 
-def point(kind: str, height: int, width: int, labels: int, batch: int = 1, repetitions: int = 3) -> dict[str, float]:
-    """Seconds and additional peak memory (MB) of "dense" or "free" inference, or of "train" (forward and backward)."""
+def task(kind: str, height: int, width: int, labels: int, batch: int = 1) -> Task:
+    """Inference of a "dense" or a "free" CRF, or "train": forward and backward of the free one."""
     image, logits = work.tensors(height, width, labels, batch)
     if kind == "dense":
-        task = work.without_gradients(work.dense_crf(SIGMA), logits.softmax(1), image)
-    elif kind == "free":
-        task = work.without_gradients(work.free_crf(labels, SIGMA).eval(), logits, image)
-    else:
-        save_memory = kind == "train, save_memory"
-        task = work.both_ways(work.free_crf(labels, SIGMA, save_memory=save_memory), logits, image)
-    before = peak_memory()
-    seconds = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        task()
-        seconds.append(time.perf_counter() - started)
-    return {"seconds": statistics.median(seconds), "memory": peak_memory() - before}
+        return work.without_gradients(work.dense_crf(SIGMA), logits.softmax(1), image)
+    if kind == "free":
+        return work.without_gradients(work.free_crf(labels, SIGMA).eval(), logits, image)
+    return work.both_ways(work.free_crf(labels, SIGMA, save_memory=kind == "train, save_memory"), logits, image)
+
+
+def point(kind: str, repetitions: int = 3, **sizes: int) -> dict[str, float]:
+    """Seconds of a task, and how many MB its memory rises by."""
+    task(kind, height=30, width=40, labels=3)()  # loads the kernels
+    measured = task(kind, **sizes)
+    memory = peak_memory(measured)
+    seconds = interleaved({kind: measured}, repetitions, warm_up=0)[kind]
+    return {"seconds": statistics.median(seconds), "memory": memory}
 
 
 def in_a_process(kind: str, **sizes: int) -> dict[str, float]:

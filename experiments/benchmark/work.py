@@ -149,10 +149,3 @@ def sparsemax(logits: Tensor) -> Task:
     """The same by entmax."""
     rows = logits.movedim(1, -1).reshape(-1, logits.shape[1]).contiguous()
     return both_ways(partial(import_module("entmax").sparsemax, dim=1), rows)
-
-
-def crfseg_task(logits: Tensor, image: Tensor) -> Task:
-    """Mean field by crfseg, the nearest that it can do: its kernels end after 11 x 11 pixels."""
-    model = import_module("crfseg.model")
-    crf = model.MeanFieldCRF(filter_size=11, n_iter=ITERATIONS, requires_grad=False)
-    return without_gradients(crf, logits, image)
