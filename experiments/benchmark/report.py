@@ -96,6 +96,8 @@ def plot(measured: dict[str, Any], path: Path) -> None:
                 label = f"{kind}: exponent {_exponent(series, points, what):.2f}"
                 axis.loglog(sizes, [point[what] for point in points], "o-", label=label)
             axis.set(xlabel=series, ylabel=unit)
+            axis.set_xticks(sizes, [str(x) if x < 10_000 else f"{x / 1e6:.2g} M" for x in sizes])
+            axis.minorticks_off()
             axis.grid(which="both", alpha=0.3)
             axis.legend(fontsize=8)
     figure.savefig(path, dpi=100)
