@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 from crfgrad import DenseCRF, MeanField, PermutohedralLattice, ProjectedGradient
 from experiments.benchmark import work
 from experiments.scene import make_logits, make_scene
-from tests.data.make_pydensecrf_labels import FOLDER, LABELS, SIGMAS, SIZE
+from tests.recorded.make_pydensecrf_labels import FOLDER, LABELS, SIGMAS, SIZE
 
 
 def dense_kernel(features: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Data of tests, and how it was made."""
