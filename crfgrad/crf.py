@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from crfgrad.checks import check_count, check_finite, check_inputs
 from crfgrad.energy import Energy
-from crfgrad.layout import labels_last, softmax_labels
+from crfgrad.layout import labels_last
 from crfgrad.potentials import BilateralPotential, Potential, SpatialPotential, UnaryPotential
+from crfgrad.simplex import softmax
 from crfgrad.solvers import ProjectedGradient, Solver
 
 
@@ -101,7 +102,7 @@ class CRF(nn.Module):
 
     def initial(self, logits: Tensor) -> Tensor:
         """q^0 = softmax(logits)."""
-        return softmax_labels(labels_last(logits.to(_precision(logits))))
+        return softmax(labels_last(logits.to(_precision(logits))))
 
 
 def _build(potential: Callable[[int], Potential] | Potential, num_classes: int) -> Potential:

@@ -11,7 +11,8 @@ from crfgrad.checks import check_fraction, check_inputs, check_positive
 from crfgrad.energy import Energy
 from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice
-from crfgrad.layout import labels_last, softmax_labels
+from crfgrad.layout import labels_last
+from crfgrad.simplex import softmax
 from crfgrad.solvers import MeanField, Solver
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -101,7 +102,7 @@ class DenseCRF(nn.Module):
         if probabilities.dim() == 3:
             return self(probabilities[None], image[None])[0]
         energy = self.energy(probabilities, image)
-        refined: Tensor = self.solver(energy, softmax_labels(energy.unary, -1))
+        refined: Tensor = self.solver(energy, softmax(energy.unary, -1))
         return refined
 
     def energy(self, probabilities: Tensor, image: Tensor) -> Energy:

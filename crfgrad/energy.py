@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from crfgrad.layout import copied
 from crfgrad.potentials.base import Message
 
 
@@ -63,7 +64,10 @@ class Energy:
         """All messages added to a start."""
         if q.shape != self.unary.shape:
             raise ValueError(f"q has shape {tuple(q.shape)}, this energy is for {tuple(self.unary.shape)}")
-        total = start.clone()
+        if torch.is_grad_enabled() or not self.messages:
+            total = start
+        else:
+            total = copied(start)
         with torch.autocast(q.device.type, enabled=False):
             for message in self.messages:
                 if hasattr(message, "add_to") and not torch.is_grad_enabled():

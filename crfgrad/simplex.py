@@ -1,4 +1,4 @@
-"""Euclidean projection onto the probability simplex (Algorithm 2 of the paper), with a leak."""
+"""Onto the probability simplex: Euclidean projection (Algorithm 2 of the paper) with a leak, and softmax."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from crfgrad.backend import Backend, compiled
 from crfgrad.checks import check_fraction
+from crfgrad.layout import map_rows
 
 
 def _threshold(x: Tensor) -> Tensor:
@@ -55,11 +56,10 @@ class _CompiledProjection(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, leak: float) -> Tensor:
         from crfgrad.kernels import simplex
-        from crfgrad.kernels.parallel import run
 
-        rows = x.detach().reshape(-1, x.shape[-1]).contiguous().numpy()
-        projected = torch.empty(x.shape, dtype=x.dtype)
-        run(simplex.project, len(rows), rows, rows.dtype.type(leak), projected.view(rows.shape).numpy())
+        projected, finite = map_rows(simplex.project, x, factor=leak)
+        if not all(finite):
+            raise ValueError(_NOT_FINITE)
         ctx.save_for_backward(projected)
         ctx.leak = leak
         return projected
@@ -67,16 +67,45 @@ class _CompiledProjection(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         from crfgrad.kernels import simplex
-        from crfgrad.kernels.parallel import run
 
         (projected,) = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _jacobian_product(grads[0], projected > 0, ctx.leak), None
-        rows = grads[0].reshape(-1, projected.shape[-1]).contiguous().numpy()
-        out = torch.empty(projected.shape, dtype=projected.dtype)
-        given = (rows, projected.detach().view(rows.shape).numpy(), rows.dtype.type(ctx.leak))
-        run(simplex.project_gradient, len(rows), *given, out.view(rows.shape).numpy())
-        return out, None
+        return map_rows(simplex.project_gradient, grads[0], projected, factor=ctx.leak)[0], None
+
+
+class _CompiledSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        from crfgrad.kernels import simplex
+
+        probability, _ = map_rows(simplex.softmax, x, factor=factor)
+        ctx.save_for_backward(probability)
+        ctx.factor = factor
+        return probability
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        from crfgrad.kernels import simplex
+
+        (probability,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            weighted = probability * grads[0]
+            return ctx.factor * (weighted - probability * weighted.sum(-1, keepdim=True)), None
+        return map_rows(simplex.softmax_gradient, grads[0], probability, factor=ctx.factor)[0], None
+
+
+_NOT_FINITE = "x holds NaN or infinity: check what it was made from"
+
+
+def softmax(x: Tensor, factor: float = 1.0, dim: int = 1, backend: Backend = "auto") -> Tensor:
+    """Softmax of factor * x along ``dim``, whose entries then lie side by side in memory."""
+    rows = x.movedim(dim, -1)
+    if compiled(backend, x):
+        probability: Tensor = _CompiledSoftmax.apply(rows, factor)
+    else:
+        probability = (rows if factor == 1 else factor * rows).softmax(-1)
+    return probability.movedim(-1, dim)
 
 
 def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0, backend: Backend = "auto") -> Tensor:
@@ -110,9 +139,11 @@ def project_simplex(x: Tensor, dim: int = 1, leak: float = 0.0, backend: Backend
         raise ValueError(f"x has no labels along dimension {dim}: its shape is {tuple(x.shape)}")
     if x.numel() == 0:
         return x.clone()
-    low, high = torch.aminmax(x)
-    if not (torch.isfinite(low) & torch.isfinite(high)):
-        raise ValueError(f"x holds NaN or infinity (minimum {low:g}, maximum {high:g}): check what it was made from")
-    projection = _CompiledProjection if compiled(backend, x) else _SimplexProjection
-    projected: Tensor = projection.apply(x.movedim(dim, -1), leak)  # (..., L)
+    rows = x.movedim(dim, -1)  # (..., L)
+    if compiled(backend, x):  # which finds out for itself whether x is finite
+        projected: Tensor = _CompiledProjection.apply(rows, leak)
+    else:
+        if not torch.isfinite(torch.stack(torch.aminmax(x))).all():
+            raise ValueError(_NOT_FINITE)
+        projected = _SimplexProjection.apply(rows, leak)
     return projected.movedim(-1, dim)

@@ -17,21 +17,28 @@ def _position(features: np.ndarray, matrix: np.ndarray, i: int, out: np.ndarray)
             out[axis] += features[image, k, pixel] * matrix[axis, k]
 
 
-@exact
-def extent(features: np.ndarray, matrix: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Lowest and highest lattice coordinates (2, d) of some pixels; NaN if a feature is."""
-    dimension = len(matrix)
-    position = np.empty(dimension, np.float64)
-    bounds = np.empty((2, dimension), np.float64)
+@kernel
+def extent(features: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Lowest and highest value of each feature (2, d) among some of the pixels of all images; NaN if one is not finite.
+
+    Shape: features (B, d, N), pixels ``start`` to ``stop`` of N.
+    """
+    zero = features.dtype.type(0)
+    bounds = np.empty((2, features.shape[1]), np.float64)
     bounds[0], bounds[1] = np.inf, -np.inf
-    for i in range(start, stop):
-        _position(features, matrix, i, position)
-        for axis in range(dimension):
-            if not position[axis] - position[axis] == 0:  # NaN or infinity
+    for image in range(features.shape[0]):
+        for axis in range(features.shape[1]):
+            low = high = features[image, axis, start]
+            test = zero
+            for pixel in range(start, stop):
+                value = features[image, axis, pixel]
+                low, high = min(low, value), max(high, value)
+                test += zero * value  # NaN for NaN and infinity
+            bounds[0, axis] = min(bounds[0, axis], low + test)
+            bounds[1, axis] = max(bounds[1, axis], high + test)
+            if test != 0:
                 bounds[:] = np.nan
                 return bounds
-            bounds[0, axis] = min(bounds[0, axis], position[axis])
-            bounds[1, axis] = max(bounds[1, axis], position[axis])
     return bounds
 
 

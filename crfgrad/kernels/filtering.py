@@ -5,9 +5,18 @@ Values are rows, (pixels, C) on the image and (vertices, C) on the lattice.
 
 import numpy as np
 
+from crfgrad.kernels.matrix import ROWS, correlate, multiply
 from crfgrad.kernels.parallel import kernel
 
-LANES = 256  # rows that a matrix product works on at a time
+BLOCK = 256  # vertices that all taps are applied to before the next ones
+
+
+@kernel
+def copy(values: np.ndarray, out: np.ndarray, start: int, stop: int) -> None:
+    """Copies rows."""
+    for i in range(start, stop):
+        for c in range(values.shape[1]):
+            out[i, c] = values[i, c]
 
 
 @kernel
@@ -95,114 +104,47 @@ def filter_numbers_gradient(
 
 @kernel
 def filter_matrices(
-    values: np.ndarray, weights: np.ndarray, neighbours: np.ndarray, out: np.ndarray, start: int, stop: int
+    values: np.ndarray, columns: np.ndarray, neighbours: np.ndarray, out: np.ndarray, start: int, stop: int
 ) -> None:
-    """Vertex v receives the sum over the taps n of W_n times the row of its neighbour at n."""
-    taps, rows, columns = weights.shape
-    sources, targets = np.empty(LANES + 1, np.int32), np.empty(LANES + 1, np.int32)
-    gathered = np.empty((columns, LANES), values.dtype)
-    product = np.empty((rows, LANES), values.dtype)
-    out[start:stop] = 0
-    for begin in range(start, stop, LANES):
-        end = min(begin + LANES, stop)
-        for tap in range(taps):
+    """Vertex v receives the sum over the taps n of W_n times the row of its neighbour at n.
+
+    ``columns[n]`` is the transpose of W_n, padded: (taps, C_in, padded C_out).
+    """
+    sources, targets = np.empty(BLOCK + ROWS, np.int32), np.empty(BLOCK + ROWS, np.int32)
+    factors = np.ones(BLOCK + ROWS, values.dtype)
+    total = np.empty((BLOCK + 1, columns.shape[2]), values.dtype)
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
+        total[:] = 0
+        for tap in range(len(columns)):
             count = _linked(neighbours[tap], begin, end, sources, targets)
-            _gather(values, sources, count, gathered)
-            _multiply(weights[tap], gathered, count, product)
-            for lane in range(count):
-                target = targets[lane]
-                for row in range(rows):
-                    out[target, row] += product[row, lane]
+            for lane in range(count, count + ROWS):  # read by the last tile
+                sources[lane], targets[lane] = 0, BLOCK
+            multiply(values, sources, columns[tap], factors, total, targets, count)
+        for vertex in range(begin, end):
+            for c in range(out.shape[1]):
+                out[vertex, c] = total[vertex - begin, c]
 
 
 @kernel
 def filter_matrices_gradient(
     grad: np.ndarray, values: np.ndarray, neighbours: np.ndarray, out: np.ndarray, start: int, stop: int
 ) -> None:
-    """Adds the gradient of ``filter_matrices`` to its weights (taps, C_out, C_in)."""
-    taps, rows, columns = out.shape
-    sources, targets = np.empty(LANES + 1, np.int32), np.empty(LANES + 1, np.int32)
-    sent = np.empty((columns, LANES), values.dtype)
-    received = np.empty((rows, LANES), values.dtype)
-    for begin in range(start, stop, LANES):
-        end = min(begin + LANES, stop)
-        for tap in range(taps):
+    """Adds the gradient of ``filter_matrices`` to its weights (taps, C_out, C_in), all padded, as are the rows."""
+    sources, targets = np.empty(BLOCK + 1, np.int32), np.empty(BLOCK + 1, np.int32)
+    for begin in range(start, stop, BLOCK):
+        end = min(begin + BLOCK, stop)
+        for tap in range(len(out)):
             count = _linked(neighbours[tap], begin, end, sources, targets)
-            _gather(values, sources, count, sent)
-            _gather(grad, targets, count, received)
-            _correlate(received, sent, count, out[tap])
+            correlate(grad[begin:end], targets, values, sources, out[tap], count)
 
 
 @kernel
 def _linked(neighbours: np.ndarray, begin: int, end: int, sources: np.ndarray, targets: np.ndarray) -> int:
-    """Lists the vertices from ``begin`` to ``end`` that have this neighbour, and the neighbours."""
+    """Lists the vertices from ``begin`` to ``end`` that have this neighbour, less ``begin``, and the neighbours."""
     count = 0
     for vertex in range(begin, end):
         sources[count] = neighbours[vertex]
-        targets[count] = vertex
+        targets[count] = vertex - begin
         count += neighbours[vertex] >= 0  # no branch, which would be mispredicted half of the time
     return count
-
-
-@kernel
-def _gather(values: np.ndarray, which: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Rows of values as the columns of out: (rows, C) -> (C, lanes)."""
-    for lane in range(count):
-        for c in range(values.shape[1]):
-            out[c, lane] = values[which[lane], c]
-
-
-@kernel
-def _multiply(weight: np.ndarray, x: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Matrix product: out = weight x, on the first ``count`` columns; two rows by four columns at a time."""
-    rows, columns = weight.shape
-    whole = columns // 4 * 4
-    for row in range(0, rows - 1, 2):
-        upper, lower = out[row], out[row + 1]
-        upper[:count] = 0
-        lower[:count] = 0
-        for column in range(0, whole, 4):
-            a0, a1, a2, a3 = weight[row, column : column + 4]
-            b0, b1, b2, b3 = weight[row + 1, column : column + 4]
-            for lane in range(count):
-                x0, x1, x2, x3 = x[column, lane], x[column + 1, lane], x[column + 2, lane], x[column + 3, lane]
-                upper[lane] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-                lower[lane] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-        for column in range(whole, columns):
-            a, b = weight[row, column], weight[row + 1, column]
-            for lane in range(count):
-                upper[lane] += a * x[column, lane]
-                lower[lane] += b * x[column, lane]
-    if rows % 2:
-        last = out[rows - 1]
-        last[:count] = 0
-        for column in range(columns):
-            a = weight[rows - 1, column]
-            for lane in range(count):
-                last[lane] += a * x[column, lane]
-
-
-@kernel
-def _correlate(left: np.ndarray, right: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Adds the matrix product left right^T to out, on the first ``count`` columns of both."""
-    rows, columns = out.shape
-    whole = columns // 4 * 4
-    zero = left.dtype.type(0)
-    for row in range(rows):
-        for column in range(0, whole, 4):
-            s0, s1, s2, s3 = zero, zero, zero, zero
-            for lane in range(count):
-                value = left[row, lane]
-                s0 += value * right[column, lane]
-                s1 += value * right[column + 1, lane]
-                s2 += value * right[column + 2, lane]
-                s3 += value * right[column + 3, lane]
-            out[row, column] += s0
-            out[row, column + 1] += s1
-            out[row, column + 2] += s2
-            out[row, column + 3] += s3
-        for column in range(whole, columns):
-            total = zero
-            for lane in range(count):
-                total += left[row, lane] * right[column, lane]
-            out[row, column] += total

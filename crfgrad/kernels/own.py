@@ -7,26 +7,49 @@ Equals ``crfgrad.lattice.torch_table.TorchTable.filter_self``.
 
 import numpy as np
 
+from crfgrad.kernels.matrix import ROWS, correlate, multiply
 from crfgrad.kernels.parallel import kernel
+
+BLOCK = 128  # pixels that a matrix product works on at a time
 
 
 @kernel
-def _coefficients(weights: np.ndarray, order: np.ndarray, taps: np.ndarray, coefficients: np.ndarray) -> int:
-    """Taps that a pixel uses and their factors c, which are products of its barycentric weights."""
-    corners = len(weights)
-    coefficients[0] = 0
-    taps[0] = 0
-    for k in range(corners):
-        coefficients[0] += weights[k] * weights[k]
-    count = 1
-    for low in range(corners):
+def _taps(order: np.ndarray) -> np.ndarray:
+    """The taps that pixels with this order of the axes use: the centre, then those of each pair of corners."""
+    taps = [0]
+    for low in range(len(order)):
         between = 0
-        for high in range(low + 1, corners):
-            between |= 1 << order[high - 1]
-            taps[count] = between
-            coefficients[count] = weights[low] * weights[high]
-            count += 1
-    return count
+        for axis in order[low:]:
+            between |= 1 << axis
+            taps.append(between)
+    return np.array(taps)
+
+
+@kernel
+def _coefficients(weights: np.ndarray, pixels: np.ndarray, begin: int, end: int, out: np.ndarray) -> None:
+    """The factors c of these taps at some pixels: products of barycentric weights."""
+    corners = weights.shape[1]
+    for lane in range(end - begin):
+        i = pixels[begin + lane]
+        out[lane, 0] = 0
+        count = 1
+        for low in range(corners):
+            out[lane, 0] += weights[i, low] * weights[i, low]
+            for high in range(low + 1, corners):
+                out[lane, count] = weights[i, low] * weights[i, high]
+                count += 1
+
+
+@kernel
+def _block_end(order: np.ndarray, pixels: np.ndarray, begin: int, stop: int) -> int:
+    """How far from ``begin`` the pixels have the same order of the axes, and so the same taps."""
+    end = begin + 1
+    while end < min(stop, begin + BLOCK):
+        for axis in range(order.shape[1]):
+            if order[pixels[end], axis] != order[pixels[begin], axis]:
+                return end
+        end += 1
+    return end
 
 
 @kernel
@@ -34,68 +57,46 @@ def filter_self(
     values: np.ndarray,
     weights: np.ndarray,
     order: np.ndarray,
+    pixels: np.ndarray,
     columns: np.ndarray,
     out: np.ndarray,
     start: int,
     stop: int,
 ) -> None:
-    """Row i of out becomes M_i times row i of values; ``columns[n, m]`` is column m of W_n."""
-    inputs, outputs = columns.shape[1:]
+    """Row i of out becomes M_i times row i of values.
+
+    ``pixels`` are sorted by their order of the axes; ``columns[n]`` is the transpose of W_n, padded.
+    """
+    inputs, columns_out = columns.shape[1:]
     corners = weights.shape[1]
-    taps = np.empty(1 + corners * (corners - 1) // 2, np.int64)
-    coefficients = np.empty(len(taps), values.dtype)
-    matrix = np.empty((inputs, outputs), values.dtype)
-    flat, flat_matrix = columns.reshape(len(columns), -1), matrix.reshape(-1)
-    for i in range(start, stop):
-        count = _coefficients(weights[i], order[i], taps, coefficients)
-        out[i] = 0
-        used = 0
-        for m in range(inputs):
-            used += values[i, m] != 0
-        if 2 * used > inputs:
-            _combine(flat, taps, coefficients, count, flat_matrix)
-            _multiply(matrix, values[i], out[i])
-        else:  # on a corner or an edge of the simplex, few columns matter
+    coefficients = np.zeros((BLOCK, 1 + corners * (corners - 1) // 2), values.dtype)
+    used = np.empty((inputs, coefficients.shape[1], columns_out), values.dtype)
+    factors = np.empty(BLOCK + ROWS, values.dtype)
+    lanes = np.empty(BLOCK + ROWS, np.int32)
+    total = np.empty((BLOCK, columns_out), values.dtype)
+    begin = start
+    while begin < stop:
+        end = _block_end(order, pixels, begin, stop)
+        taps = _taps(order[pixels[begin]])
+        for k in range(len(taps)):
             for m in range(inputs):
-                if values[i, m] != 0:
-                    for k in range(count):
-                        factor, column = coefficients[k] * values[i, m], columns[taps[k], m]
-                        for c in range(outputs):
-                            out[i, c] += factor * column[c]
-
-
-@kernel
-def _combine(rows: np.ndarray, which: np.ndarray, factors: np.ndarray, count: int, out: np.ndarray) -> None:
-    """Sum of some rows, each times its factor; five at a time."""
-    first = rows[which[0]]
-    for e in range(len(out)):
-        out[e] = factors[0] * first[e]
-    whole = 1 + (count - 1) // 5 * 5
-    for k in range(1, whole, 5):
-        f0, f1, f2, f3, f4 = factors[k], factors[k + 1], factors[k + 2], factors[k + 3], factors[k + 4]
-        r0, r1, r2 = rows[which[k]], rows[which[k + 1]], rows[which[k + 2]]
-        r3, r4 = rows[which[k + 3]], rows[which[k + 4]]
-        for e in range(len(out)):
-            out[e] += f0 * r0[e] + f1 * r1[e] + f2 * r2[e] + f3 * r3[e] + f4 * r4[e]
-    for k in range(whole, count):
-        factor, row = factors[k], rows[which[k]]
-        for e in range(len(out)):
-            out[e] += factor * row[e]
-
-
-@kernel
-def _multiply(columns: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
-    """Adds the matrix of these columns times x; three columns at a time."""
-    whole = len(x) // 3 * 3
-    for m in range(0, whole, 3):
-        x0, x1, x2 = x[m], x[m + 1], x[m + 2]
-        c0, c1, c2 = columns[m], columns[m + 1], columns[m + 2]
-        for c in range(len(out)):
-            out[c] += x0 * c0[c] + x1 * c1[c] + x2 * c2[c]
-    for m in range(whole, len(x)):
-        value, column = x[m], columns[m]
-        for c in range(len(out)):
-            out[c] += value * column[c]
+                for c in range(columns_out):
+                    used[m, k, c] = columns[taps[k], m, c]
+        _coefficients(weights, pixels, begin, end, coefficients)
+        total[: end - begin] = 0
+        for m in range(inputs):
+            count = 0
+            for lane in range(end - begin):  # on a corner or an edge of the simplex, few labels matter
+                value = values[pixels[begin + lane], m]
+                lanes[count], factors[count] = lane, value
+                count += value != 0
+            for last in range(count, count + ROWS):  # read by the last tile
+                lanes[last], factors[last] = lanes[0], 0
+            multiply(coefficients, lanes, used[m], factors, total, lanes, count)
+        for lane in range(end - begin):
+            for c in range(out.shape[1]):
+                out[pixels[begin + lane], c] = total[lane, c]
+        begin = end
 
 
 @kernel
@@ -104,24 +105,33 @@ def filter_self_gradient(
     values: np.ndarray,
     weights: np.ndarray,
     order: np.ndarray,
+    pixels: np.ndarray,
     out: np.ndarray,
     start: int,
     stop: int,
 ) -> None:
-    """Adds the gradient of ``filter_self`` to W (2^d, C_out, C_in)."""
+    """Adds the gradient of ``filter_self`` to W (2^d, padded C_out, padded C_in)."""
     corners = weights.shape[1]
-    outputs, inputs = out.shape[1:]
-    taps = np.empty(1 + corners * (corners - 1) // 2, np.int64)
-    coefficients = np.empty(len(taps), values.dtype)
-    outer = np.empty(outputs * inputs, values.dtype)
-    flat = out.reshape(len(out), -1)
-    for i in range(start, stop):
-        count = _coefficients(weights[i], order[i], taps, coefficients)
-        _outer(grad[i], values[i], outer)
-        for k in range(count):
-            factor, row = coefficients[k], flat[taps[k]]
-            for e in range(len(outer)):
-                row[e] += factor * outer[e]
+    coefficients = np.empty((BLOCK, 1 + corners * (corners - 1) // 2), values.dtype)
+    lanes = np.arange(BLOCK).astype(np.int32)
+    received, sent = np.zeros((BLOCK, out.shape[1]), values.dtype), np.zeros((BLOCK, out.shape[2]), values.dtype)
+    scaled = np.empty_like(received)
+    begin = start
+    while begin < stop:
+        end = _block_end(order, pixels, begin, stop)
+        taps = _taps(order[pixels[begin]])
+        _coefficients(weights, pixels, begin, end, coefficients)
+        for lane in range(end - begin):
+            for c in range(grad.shape[1]):
+                received[lane, c] = grad[pixels[begin + lane], c]
+            for c in range(values.shape[1]):
+                sent[lane, c] = values[pixels[begin + lane], c]
+        for k in range(len(taps)):
+            for lane in range(end - begin):
+                for c in range(out.shape[1]):
+                    scaled[lane, c] = coefficients[lane, k] * received[lane, c]
+            correlate(scaled, lanes, sent, lanes, out[taps[k]], end - begin)
+        begin = end
 
 
 @kernel

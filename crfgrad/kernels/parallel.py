@@ -35,9 +35,9 @@ def ranges(size: int, grain: int) -> list[tuple[int, int]]:
     return [(size * part // parts, size * (part + 1) // parts) for part in range(parts)]
 
 
-def run(function: Callable[..., None], size: int, *arguments: Any, grain: int = 1024) -> None:
+def run(function: Callable[..., Any], size: int, *arguments: Any, grain: int = 1024) -> list[Any]:
     """Calls ``function(*arguments, start, stop)`` for parts of the rows 0 to ``size``, at the same time."""
-    share(lambda start, stop: function(*arguments, start, stop), ranges(size, grain))
+    return share(lambda start, stop: function(*arguments, start, stop), ranges(size, grain))
 
 
 def share(task: Callable[[int, int], Any], parts: list[tuple[int, int]]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Vertices and links of a lattice by compiled kernels, for the CPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from crfgrad.kernels import building, filtering, own
+from crfgrad.kernels.matrix import VECTOR
 from crfgrad.kernels.parallel import ranges, run, share
 from crfgrad.lattice import functions
 from crfgrad.lattice.geometry import (
@@ -22,6 +23,8 @@ from crfgrad.lattice.geometry import (
 )
 from crfgrad.lattice.torch_table import self_filter, self_pairs
 
+STRETCH = 16384  # pixels
+
 
 class NumbaTable:
     """Equals ``TorchTable``, except that vertices are numbered in order of appearance."""
@@ -32,9 +35,7 @@ class NumbaTable:
         pixels = batch * size
         array = _rows(features)
         matrix = embedding_matrix(self.dimension).numpy()
-        parts = share(lambda start, stop: building.extent(array, matrix, start, stop), ranges(pixels, grain=1024))
-        lowest = np.floor(np.min([part[0] for part in parts], axis=0))
-        largest = np.floor(np.max([part[1] for part in parts], axis=0)) - lowest
+        lowest, largest = _lattice_extent(array, matrix)
         self.strides = np.array(key_strides(largest.tolist(), batch, radius), np.int64)
         base = np.empty((pixels, self.dimension), np.int64)
         self._order = np.empty((pixels, self.dimension), np.int8)
@@ -63,8 +64,8 @@ class NumbaTable:
             return keys[0]
         merged, numbers = building.merge_keys(np.concatenate(keys))
         ends = np.cumsum([len(part) for part in keys])[:-1]
-        for (start, stop), part in zip(parts, np.split(numbers, ends), strict=True):
-            building.renumber(self._corners, part, start, stop)
+        own_numbers = dict(zip(parts, np.split(numbers, ends), strict=True))
+        share(lambda *part: building.renumber(self._corners, own_numbers[part], *part), parts)
         return merged
 
     def splat(self, rows: Tensor, weights: Tensor) -> Tensor:
@@ -104,6 +105,16 @@ class NumbaTable:
         return torch.from_numpy(self._order).long()
 
     @cached_property
+    def by_order(self) -> np.ndarray:
+        """Pixels sorted by their order of the axes, a stretch of them at a time, which stays in the cache."""
+        base = self.dimension ** np.arange(self.dimension)
+        codes = self._order @ base.astype(np.min_scalar_type(base[-1] * self.dimension))
+        stretches = np.pad(codes, (0, -len(codes) % STRETCH), mode="edge").reshape(-1, STRETCH)
+        ranks = stretches.argsort(axis=1, kind="stable")  # of small codes a radix sort
+        pixels = (ranks + STRETCH * np.arange(len(ranks))[:, None]).ravel()
+        return pixels[pixels < len(codes)].astype(np.int32)
+
+    @cached_property
     def neighbours(self) -> np.ndarray:
         """Vertex at each tap from each vertex, -1 where there is none: (taps, vertices)."""
         offsets = tap_offsets(self.dimension, self.radius)
@@ -136,6 +147,15 @@ class NumbaTable:
         return [functions.Link(target, tap[target]) for target, tap in zip(targets, neighbours, strict=True)]
 
 
+def _lattice_extent(features: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lattice coordinates of first corners lie between these, and above the lowest by up to the largest: (d,), (d,)."""
+    parts = share(lambda start, stop: building.extent(features, start, stop), ranges(features.shape[2], grain=1024))
+    ends = np.stack([np.min([part[0] for part in parts], axis=0), np.max([part[1] for part in parts], axis=0)])
+    products = np.sort(matrix * ends[:, None], axis=0)  # (2, d, d), the smaller and the larger of each term
+    lowest, highest = np.floor(products.sum(axis=2))
+    return lowest - 1, highest - lowest + 2  # sums in another order may round to the next cell
+
+
 def _rows(tensor: Tensor) -> np.ndarray:
     array: np.ndarray = tensor.detach().contiguous().numpy()
     return array
@@ -150,20 +170,38 @@ def _twice_differentiable(
     return tuple(next(grads) if needs else None for needs in context.needs_input_grad[: len(inputs)])
 
 
+def _padded(tensor: Tensor, axes: int) -> np.ndarray:
+    """The same with zeros up to whole vectors along the last axes, as ``crfgrad.kernels.matrix`` needs it."""
+    missing = [-size % VECTOR for size in tensor.shape[-axes:]]
+    return np.pad(_rows(tensor), [(0, 0)] * (tensor.dim() - axes) + [(0, size) for size in missing])
+
+
 def _summed(
-    function: Callable[..., None], size: int, like: Tensor, *arguments: np.ndarray, grain: int = 1024
-) -> Tensor:
-    """Sum over the threads of what a kernel adds to an array like a tensor."""
+    function: Callable[..., None],
+    size: int,
+    shape: Sequence[int],
+    dtype: np.dtype,
+    *arguments: np.ndarray,
+    grain: int = 1024,
+) -> np.ndarray:
+    """Sum over the threads of what a kernel adds to an array of zeros."""
 
     def part(start: int, stop: int) -> np.ndarray:
-        out = np.zeros(like.shape, _rows(like).dtype)
+        out = np.zeros(shape, dtype)
         function(*arguments, out, start, stop)
         return out
 
-    first, *others = (torch.from_numpy(out) for out in share(part, ranges(size, grain)))
+    first, *others = share(part, ranges(size, grain))
     for other in others:
         first += other
     return first
+
+
+def _weight_gradient(function: Callable[..., None], weights: Tensor, *arguments: np.ndarray) -> Tensor:
+    """What a kernel adds up for the weights of a filter: one number, or a matrix with padded sides, for each tap."""
+    shape = [len(weights), *(size + -size % VECTOR for size in weights.shape[1:])]
+    total = _summed(function, len(arguments[0]), shape, arguments[0].dtype, *arguments)
+    return torch.from_numpy(total)[tuple(slice(size) for size in weights.shape)].contiguous()
 
 
 class _Splat(torch.autograd.Function):
@@ -171,10 +209,12 @@ class _Splat(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, weights: Tensor, table: NumbaTable) -> Tensor:
         ctx.save_for_backward(values if ctx.needs_input_grad[1] else None, weights)
         ctx.table = table
-        like = values.new_empty(table.vertices, values.shape[1])
+        rows = _rows(values)
         # each thread adds to vertices of its own, which together must not be many more than the pixels
         grain = max(1024, table.vertices // 4)
-        return _summed(filtering.splat, len(values), like, _rows(values), _rows(weights), table._corners, grain=grain)
+        shape = (table.vertices, values.shape[1])
+        given = (rows, _rows(weights), table._corners)
+        return torch.from_numpy(_summed(filtering.splat, len(rows), shape, rows.dtype, *given, grain=grain))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -248,7 +288,8 @@ class _Filter(torch.autograd.Function):
         numbers = weights.dim() == 1
         out = values.new_empty(len(values), values.shape[1] if numbers else weights.shape[1])
         function = filtering.filter_numbers if numbers else filtering.filter_matrices
-        run(function, len(values), _rows(values), _rows(weights), table.neighbours, out.numpy())
+        taps = _rows(weights) if numbers else _padded(weights.mT, 1)
+        run(function, len(values), _rows(values), taps, table.neighbours, out.numpy())
         return out
 
     @staticmethod
@@ -264,8 +305,9 @@ class _Filter(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_values = table.filter(grads[0], opposite_taps(weights) if numbers else opposite_taps(weights).mT)
         if ctx.needs_input_grad[1]:
+            rows = [_rows(side) if numbers else _padded(side, 1) for side in (grads[0], values)]
             function = filtering.filter_numbers_gradient if numbers else filtering.filter_matrices_gradient
-            grad_weights = _summed(function, len(values), weights, _rows(grads[0]), _rows(values), table.neighbours)
+            grad_weights = _weight_gradient(function, weights, *rows, table.neighbours)
         return grad_values, grad_weights, None
 
 
@@ -275,7 +317,7 @@ class _SelfFilter(torch.autograd.Function):
         ctx.save_for_backward(values, weights, matrices)
         ctx.table = table
         out = values.new_empty(len(values), matrices.shape[1])
-        given = (_rows(values), _rows(weights), table._order, _rows(matrices.mT))
+        given = (_rows(values), _rows(weights), table._order, table.by_order, _padded(matrices.mT, 1))
         run(own.filter_self, len(values), *given, out.numpy(), grain=256)
         return out
 
@@ -297,5 +339,6 @@ class _SelfFilter(torch.autograd.Function):
             given = (grad, rows, _rows(matrices), _rows(weights), order)
             run(own.filter_self_weight_gradient, len(values), *given, grad_weights.numpy(), grain=256)
         if ctx.needs_input_grad[2]:
-            grad_matrices = _summed(own.filter_self_gradient, len(values), matrices, grad, rows, _rows(weights), order)
+            given = (grad, rows, _rows(weights), order, table.by_order)
+            grad_matrices = _weight_gradient(own.filter_self_gradient, matrices, *given)
         return grad_values, grad_weights, grad_matrices, None

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from crfgrad.checks import check_fraction, check_positive
-from crfgrad.layout import softmax_labels
+from crfgrad.simplex import softmax
 from crfgrad.solvers.base import Solver
 
 
@@ -38,7 +38,7 @@ class FrankWolfe(Solver):
 
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""
-        corner = softmax_labels(gradient, -1 / self.temperature)
+        corner = softmax(gradient, -1 / self.temperature)
         step = self.step_size
         if isinstance(step, Tensor):
             return torch.lerp(q, corner, step.to(q.dtype).clamp_max(1))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from crfgrad.layout import softmax_labels
+from crfgrad.simplex import softmax
 from crfgrad.solvers.base import Solver
 
 
@@ -22,4 +22,4 @@ class MirrorDescent(Solver):
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """See ``Solver.step``."""
         log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-        return softmax_labels(log_q - self.step_size * gradient)
+        return softmax(log_q - self.step_size * gradient)

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 from crfgrad import CRF, DenseCRF, GaussianBilateralPotential, PermutohedralLattice, project_simplex, use_backend
 from crfgrad.backend import compiled
 from crfgrad.features import positions
-from crfgrad.kernels import filtering, simplex
+from crfgrad.kernels import filtering, matrix, simplex
 from crfgrad.kernels.parallel import run
 from crfgrad.lattice import gaussian_taps
+from crfgrad.simplex import softmax
 from experiments.scene import make_scene
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -60,7 +61,7 @@ def assert_same(function: Callable[..., Tensor], *inputs: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels", [1, 2, 7, 21])
+@pytest.mark.parametrize("channels", [1, 2, 7, 21, 40])
 def test_filters(dtype: torch.dtype, channels: int, threads: int) -> None:
     features = scene_features(dtype)
     values, weights = torch.randn(2, channels, 48, 64, dtype=dtype), torch.randn(63, 3, channels, dtype=dtype)
@@ -78,6 +79,46 @@ def test_filters(dtype: torch.dtype, channels: int, threads: int) -> None:
         assert_same(function, features, values, numbers)
     assert_same(lambda features, values: PermutohedralLattice(features).gaussian(values), features, values)
     assert_same(lambda features, values: PermutohedralLattice(features).gaussian(values, True), features, values)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("labels", [1, 8, 21, 24, 43])
+def test_matrix_products(dtype: type, labels: int) -> None:
+    generator = np.random.default_rng(0)
+    columns = labels + -labels % matrix.VECTOR
+    count = 30  # no multiple of the rows of a tile
+    left, right = (generator.normal(size=shape).astype(dtype) for shape in ((100, labels), (labels, columns)))
+    which, into = (generator.permutation(100)[: count + matrix.ROWS].astype(np.int32) for _ in range(2))
+    factors = generator.normal(size=count + matrix.ROWS).astype(dtype)
+    factors[count:] = 0
+    out = np.ones((100, columns), dtype)
+    expected = out.copy()
+    expected[into[:count]] += factors[:count, None] * (left[which[:count]] @ right)
+    matrix.multiply(left, which, right, factors, out, into, count)
+    limit = 1e-5 if dtype is np.float32 else 1e-12
+    assert np.abs(out - expected).max() <= limit * np.abs(expected).max()
+    sides = [generator.normal(size=(100, columns)).astype(dtype) for _ in range(2)]
+    out = np.ones((columns, columns), dtype)
+    expected = 1 + sides[0][which[:count]].T @ sides[1][into[:count]]
+    matrix.correlate(sides[0], which, sides[1], into, out, count)
+    assert np.abs(out - expected).max() <= limit * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("factor", [1.0, -2.0])
+@pytest.mark.parametrize("labels", [1, 2, 21, 150])
+def test_softmax(dtype: torch.dtype, factor: float, labels: int, threads: int) -> None:
+    for scale in (1e-5, 1.0, 1e4):
+        x = scale * torch.randn(3, labels, 20, 50, dtype=dtype)
+        assert_same(lambda x: softmax(x, factor), x)
+
+
+def test_projection_of_what_is_on_the_simplex_already() -> None:
+    """Where rounding decides what belongs to the support."""
+    for dtype in DTYPES:
+        q = (5 * torch.randn(2000, 21, dtype=dtype)).softmax(1)
+        for backend in ("torch", "numba"):
+            assert torch.allclose(project_simplex(q, backend=backend), q, atol=1e-6)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
