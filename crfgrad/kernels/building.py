@@ -7,16 +7,6 @@ from crfgrad.kernels.parallel import exact, kernel
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it fill a table evenly
 
 
-@exact
-def _position(features: np.ndarray, matrix: np.ndarray, i: int, out: np.ndarray) -> None:
-    """Lattice coordinates of pixel i: features (B, d, N), matrix (d, d), out (d,)."""
-    image, pixel = divmod(i, features.shape[2])
-    for axis in range(len(out)):
-        out[axis] = features[image, 0, pixel] * matrix[axis, 0]
-        for k in range(1, len(out)):
-            out[axis] += features[image, k, pixel] * matrix[axis, k]
-
-
 @kernel
 def extent(features: np.ndarray, start: int, stop: int) -> np.ndarray:
     """Lowest and highest value of each feature (2, d) among some of the pixels of all images; NaN if one is not finite.
@@ -47,25 +37,29 @@ def embed(
     features: np.ndarray,
     matrix: np.ndarray,
     lowest: np.ndarray,
-    base: np.ndarray,
+    strides: np.ndarray,
+    first: np.ndarray,
     order: np.ndarray,
     barycentric: np.ndarray,
     start: int,
     stop: int,
 ) -> None:
-    """First corner (less the lowest), order of the axes and barycentric weights of the simplex of each pixel.
+    """Key of the first corner, order of the axes and barycentric weights of the simplex of each pixel.
 
-    Shape: features (B, d, N), lowest (d,), base (B*N, d), order (B*N, d), barycentric (B*N, d + 1).
+    Shape: features (B, d, N), lowest (d,), strides (d + 1,), first (B*N,), order (B*N, d), barycentric (B*N, d + 1).
     """
     dimension = len(matrix)
-    position = np.empty(dimension, np.float64)
     fraction = np.empty(dimension, np.float64)
+    image, pixel = divmod(start, features.shape[2])
     for i in range(start, stop):
-        _position(features, matrix, i, position)
+        first[i] = image * strides[dimension]
         for axis in range(dimension):
-            below = np.floor(position[axis])
-            base[i, axis] = int(below - lowest[axis])
-            rest = position[axis] - below
+            position = features[image, 0, pixel] * matrix[axis, 0]
+            for k in range(1, dimension):
+                position += features[image, k, pixel] * matrix[axis, k]
+            below = np.floor(position)
+            first[i] += int(below - lowest[axis]) * strides[axis]
+            rest = position - below
             rank = axis
             while rank > 0 and fraction[rank - 1] < rest:  # insertion sort, largest first
                 fraction[rank] = fraction[rank - 1]
@@ -77,6 +71,9 @@ def embed(
         for k in range(1, dimension):
             barycentric[i, k] = fraction[k - 1] - fraction[k]
         barycentric[i, dimension] = fraction[dimension - 1]
+        pixel += 1
+        if pixel == features.shape[2]:
+            image, pixel = image + 1, 0
 
 
 @kernel
@@ -100,26 +97,22 @@ def _grown(slots: np.ndarray, keys: np.ndarray, count: int) -> np.ndarray:
 
 @kernel
 def number_vertices(
-    base: np.ndarray,
-    order: np.ndarray,
-    strides: np.ndarray,
-    image_size: int,
-    corners: np.ndarray,
-    start: int,
-    stop: int,
+    first: np.ndarray, order: np.ndarray, strides: np.ndarray, corners: np.ndarray, start: int, stop: int
 ) -> np.ndarray:
     """Numbers the corners of points ``start`` to ``stop`` as they appear, and returns their keys.
 
-    Shape: base (N, d) from 0 up, order (N, d), strides (d + 1,), corners (N, d + 1) -> (vertices,).
+    Shape: first (N,), order (N, d), strides (d + 1,), corners (N, d + 1) -> (vertices,).
     """
-    dimension = base.shape[1]
+    dimension = order.shape[1]
     slots = np.full(1 << 12, -1, np.int32)
     keys = np.empty(1 << 11, np.int64)
     count = 0
     for i in range(start, stop):
-        key = (i // image_size) * strides[dimension]
-        for axis in range(dimension):
-            key += base[i, axis] * strides[axis]
+        if i > start and _same_simplex(first, order, i):
+            for corner in range(dimension + 1):
+                corners[i, corner] = corners[i - 1, corner]
+            continue
+        key = first[i]
         for corner in range(dimension + 1):
             if corner > 0:
                 key += strides[order[i, corner - 1]]
@@ -134,6 +127,15 @@ def number_vertices(
                 count += 1
             corners[i, corner] = slots[slot]
     return keys[:count].copy()
+
+
+@kernel
+def _same_simplex(first: np.ndarray, order: np.ndarray, i: int) -> bool:
+    """Whether point i lies in the simplex of the point before it."""
+    same = first[i] == first[i - 1]
+    for axis in range(order.shape[1]):
+        same &= order[i, axis] == order[i - 1, axis]
+    return same
 
 
 @kernel

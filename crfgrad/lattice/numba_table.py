@@ -37,26 +37,24 @@ class NumbaTable:
         matrix = embedding_matrix(self.dimension).numpy()
         lowest, largest = _lattice_extent(array, matrix)
         self.strides = np.array(key_strides(largest.tolist(), batch, radius), np.int64)
-        base = np.empty((pixels, self.dimension), np.int64)
+        first = np.empty(pixels, np.int64)
         self._order = np.empty((pixels, self.dimension), np.int8)
         self.barycentric = features.new_empty(pixels, self.dimension + 1)
-        run(building.embed, pixels, array, matrix, lowest, base, self._order, self.barycentric.numpy())
+        given = (array, matrix, lowest, self.strides)
+        run(building.embed, pixels, *given, first, self._order, self.barycentric.numpy())
         if features.requires_grad:
             position = lattice_position(features)
-            where = (torch.from_numpy(base) + torch.from_numpy(lowest)).to(position.dtype)
-            self.barycentric = barycentric_weights(position, where, self.order).to(features.dtype)
+            self.barycentric = barycentric_weights(position, position.detach().floor(), self.order).to(features.dtype)
         self._corners = np.empty((pixels, self.dimension + 1), np.int32)
-        self.keys = self._number(base, size)
+        self.keys = self._number(first)
         self.vertices = len(self.keys)
 
-    def _number(self, base: np.ndarray, image_size: int) -> np.ndarray:
+    def _number(self, first: np.ndarray) -> np.ndarray:
         """Numbers the corners of all pixels, each thread for itself and then together; returns the keys."""
-        parts = ranges(len(base), grain=16384)
+        parts = ranges(len(first), grain=16384)
 
         def number(start: int, stop: int) -> np.ndarray:
-            keys: np.ndarray = building.number_vertices(
-                base, self._order, self.strides, image_size, self._corners, start, stop
-            )
+            keys: np.ndarray = building.number_vertices(first, self._order, self.strides, self._corners, start, stop)
             return keys
 
         keys = share(number, parts)

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from experiments.benchmark.cases import cases
+from experiments.benchmark.cases import cases, profiled
 from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
-from experiments.benchmark.measure import interleaved, summary
+from experiments.benchmark.measure import interleaved, profile, summary
 from experiments.benchmark.report import markdown, plot
 
 PACKAGES = ("torch", "numpy", "numba", "pydensecrf2", "entmax")
@@ -55,6 +55,8 @@ def main(
         medians = ", ".join(f"{name} {summary(times)['median']:.1f} ms" for name, times in seconds.items())
         print(f"{case.name}: {medians}", flush=True)
         save()
+    measured["profiles"] = {name: profile(task) for name, task in profiled(height, width, labels)}
+    save()
     if growth:
         measured["growth"] = {series: {"dense": [], "free": []} for series in SERIES}
         for series, points in SERIES.items():

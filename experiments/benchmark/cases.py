@@ -66,6 +66,15 @@ def cases(height: int, width: int, labels: int) -> Iterator[Case]:
     yield Case("simplex projection, forward and backward", contestants)
 
 
+def profiled(height: int, width: int, labels: int) -> Iterator[tuple[str, Task]]:
+    """What to look into more closely."""
+    image, logits = work.tensors(height, width, labels)
+    for sigma in SIGMAS:
+        at = f" at ({sigma[0]:g}, {sigma[1]:g})"
+        yield "dense mean field, forward" + at, work.without_gradients(work.dense_crf(sigma), logits.softmax(1), image)
+        yield "CRF-Grad, forward and backward" + at, work.both_ways(work.free_crf(labels, sigma), logits, image)
+
+
 def goals() -> list[Goal]:
     """What is to be reached, as ratios within one run."""
     wanted = []

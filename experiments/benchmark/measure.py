@@ -1,5 +1,7 @@
 """Timing contestants side by side, and the peak memory of a call."""
 
+import cProfile
+import pstats
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 Task = Callable[[], Any]
 
@@ -35,6 +38,23 @@ def summary(seconds: list[float]) -> dict[str, float]:
 def ratio(seconds: list[float], others: list[float]) -> float:
     """Median over the repetitions of how many times as fast as another contestant."""
     return statistics.median(other / own for own, other in zip(seconds, others, strict=True))
+
+
+def profile(task: Task, most: int = 10) -> list[tuple[str, float]]:
+    """Where the time of a task goes on one thread: functions, each without those that it calls, and milliseconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    task()
+    profiler = cProfile.Profile()
+    profiler.runcall(task)
+    torch.set_num_threads(threads)
+    rows = pstats.Stats(profiler).stats.items()  # type: ignore[attr-defined]
+    spent = sorted(((_function_name(*where), 1e3 * own) for where, (_, _, own, _, _) in rows), key=lambda row: -row[1])
+    return spent[:most]
+
+
+def _function_name(file: str, line: int, function: str) -> str:
+    return function if file == "~" else f"{Path(file).stem}.{function}"
 
 
 def peak_memory(task: Task) -> float:

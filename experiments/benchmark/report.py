@@ -30,6 +30,16 @@ def markdown(measured: dict[str, Any]) -> str:
                 _row(name, contestant, times, f"{ratio(case['seconds'][OURS], seconds):.2f}" if compared else "")
             )
     lines += ["", "## Goals", "", *_head("Goal", "Wanted", "Measured", ""), *_goal_lines(measured), ""]
+    lines += [
+        "## Where the time goes",
+        "",
+        "On one thread, in milliseconds, each function without those that it calls.",
+    ]
+    lines += ["Gradients of torch's own operations, convolutions above all, are in `run_backward`.", ""]
+    lines += [*_head("Work", "Functions")]
+    for name, rows in measured["profiles"].items():
+        lines.append(_row(name, ", ".join(f"{_plain(function)} {spent:.0f}" for function, spent in rows)))
+    lines.append("")
     if "growth" in measured:
         lines += ["## Growth", "", "Time and memory grow as size to the power of:", "", *_head("", "time", "memory")]
         for series, kinds in measured["growth"].items():
@@ -66,6 +76,11 @@ def _goal_lines(measured: dict[str, Any]) -> list[str]:
             _row(f"{kind}: exponent of time by pixels", "at most 1.10", f"{exponent:.2f}", _verdict(exponent <= 1.1))
         )
     return lines
+
+
+def _plain(function: str) -> str:
+    """The name of a function without what Python puts around those of its own."""
+    return function.strip("<{}>").removeprefix("built-in method ").removeprefix("method ").split(" of ")[0].strip("'")
 
 
 def _head(*titles: str) -> tuple[str, str]:
