@@ -1,8 +1,10 @@
 """Data sets as LightningDataModules."""
 
 from datamodules.base import SegmentationDataModule
+from datamodules.cityscapes import Cityscapes
 from datamodules.folder import FolderDataModule
+from datamodules.nyu_v2 import NYUv2
 from datamodules.synthetic_streets import SyntheticStreets
 from datamodules.weizmann_horse import WeizmannHorse
 
-__all__ = ["FolderDataModule", "SegmentationDataModule", "SyntheticStreets", "WeizmannHorse"]
+__all__ = ["Cityscapes", "FolderDataModule", "NYUv2", "SegmentationDataModule", "SyntheticStreets", "WeizmannHorse"]

@@ -104,7 +104,8 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
     """Writes predictions at the original image size.
 
     For each image ``labels/NAME.png`` (palette PNG whose values are labels), ``overlays/NAME.png`` and,
-    if asked for, ``probabilities/NAME.npy`` (L, H, W) float16.
+    if asked for, ``probabilities/NAME.npy`` (L, H, W) float16. Where the data module has ``result_ids`` (the id of
+    each label in a benchmark), also ``results/NAME.png``, an 8-bit grey PNG whose values are these ids.
 
     Args:
         folder: Where to; the default is ``predictions`` in the folder of the run.
@@ -122,6 +123,7 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
         """Writes the images of a batch."""
         folder = Path(self.folder) if self.folder else self.run_folder / "predictions"
         colours = cast(SegmentationModule, module).colours
+        result_ids = getattr(trainer.datamodule, "result_ids", None)  # type: ignore[attr-defined]
         for q, image, name, size in zip(prediction, batch["image"], batch["name"], batch["size"].tolist(), strict=True):
             resized = torch.nn.functional.interpolate(q[None].float(), size=size, mode="bilinear")[0]
             labels = resized.argmax(0)
@@ -130,7 +132,10 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
             overlay = Image.blend(original, Image.fromarray(painted), 0.5)
             indexed = Image.fromarray(labels.cpu().numpy().astype(np.uint8))
             indexed.putpalette([channel for colour in colours for channel in colour])
-            for kind, picture in (("labels", indexed), ("overlays", overlay)):
+            pictures = {"labels": indexed, "overlays": overlay}
+            if result_ids is not None:
+                pictures["results"] = Image.fromarray(np.array(result_ids, dtype=np.uint8)[labels.cpu().numpy()])
+            for kind, picture in pictures.items():
                 path = folder / kind / f"{name}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 picture.save(path)
