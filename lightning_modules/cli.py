@@ -16,7 +16,7 @@ from lightning_modules.callbacks import FilterPictures, PredictionPanels, Predic
 LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
 RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "optimizer", "scheduler")
 TRAINING_ONLY = (*RATES, "loss", "freeze_network_epochs")
-FREE = ("eval_solver", "unary_checkpoint", "trimap_width", *LINKED.values())
+FREE = ("eval_solver", "tiling", "head_tiling", "unary_checkpoint", "trimap_width", *LINKED.values())
 
 
 for harmless in (".*LeafSpec.*", "The dirpath has changed", ".*does not have many workers"):
@@ -47,9 +47,12 @@ class CLI(LightningCLI):
         parser.add_argument("--name", default="run", help="Name of the run: its folder is OUTPUT/NAME/version_N.")
         parser.add_argument("--untrained", type=bool, default=False, help="Evaluate a model without a checkpoint.")
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        # one of its own: with save_last, an epoch that is not the best would not be saved
+        parser.add_lightning_class_args(ModelCheckpoint, "last_checkpoint")
         parser.set_defaults(
-            {"checkpoint.monitor": "val/miou", "checkpoint.mode": "max", "checkpoint.save_last": True}
-            | {"checkpoint.filename": "best", "checkpoint.enable_version_counter": False}
+            {"checkpoint.monitor": "val/miou", "checkpoint.mode": "max", "checkpoint.filename": "best"}
+            | {"checkpoint.enable_version_counter": False}
+            | {"last_checkpoint.filename": "last", "last_checkpoint.enable_version_counter": False}
         )
         parser.add_lightning_class_args(PredictionPanels, "panels")
         parser.add_lightning_class_args(FilterPictures, "filters")
@@ -62,7 +65,8 @@ class CLI(LightningCLI):
         if self.subcommand == "predict":
             config.return_predictions = False  # they are written to files; all of them together may be large
         if self.subcommand == "fit" and config.ckpt_path is not None and config.checkpoint.dirpath is None:
-            config.checkpoint.dirpath = str(Path(config.ckpt_path).parent)  # so that the best one so far stays
+            folder = str(Path(config.ckpt_path).parent)
+            config.checkpoint.dirpath = config.last_checkpoint.dirpath = folder  # so that the best one so far stays
         if self.subcommand != "fit" and config.ckpt_path is None and not config.untrained:
             raise SystemExit(
                 f"{self.subcommand} needs a trained model: give --ckpt_path=.../checkpoints/best.ckpt, or "
