@@ -1,7 +1,17 @@
 """Networks with CRF heads as a LightningModule, with its losses, metrics and callbacks."""
 
 from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
+from lightning_modules.heads import DenseCRFHead
 from lightning_modules.networks import SMPNetwork
 from lightning_modules.segmentation import SegmentationModule
+from lightning_modules.tiling import Tiling
 
-__all__ = ["FilterPictures", "PredictionPanels", "PredictionWriter", "SMPNetwork", "SegmentationModule"]
+__all__ = [
+    "DenseCRFHead",
+    "FilterPictures",
+    "PredictionPanels",
+    "PredictionWriter",
+    "SMPNetwork",
+    "SegmentationModule",
+    "Tiling",
+]

@@ -15,6 +15,7 @@ from crfgrad import CRF, Energy, Solver, log_distribution
 from datamodules.colours import Colour, spread_hues
 from lightning_modules.losses import build_loss
 from lightning_modules.metrics import segmentation_metrics, trimap
+from lightning_modules.tiling import Tiling
 
 
 class SegmentationModule(pl.LightningModule):
@@ -42,6 +43,8 @@ class SegmentationModule(pl.LightningModule):
         freeze_network_epochs: Train only the head for so many epochs.
         trimap_width: Half the width, in pixels, of the band along boundaries where IoU is measured too.
         eval_solver: Another solver for the head in validation, test and prediction.
+        tiling: Applies the network to tiles of large images there.
+        head_tiling: Applies the head to tiles of them; energies are then not measured.
     """
 
     def __init__(
@@ -64,10 +67,12 @@ class SegmentationModule(pl.LightningModule):
         freeze_network_epochs: int = 0,
         trimap_width: int = 3,
         eval_solver: Solver | None = None,
+        tiling: Tiling | None = None,
+        head_tiling: Tiling | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        for name in ("network", "head", "optimizer", "scheduler", "eval_solver"):
+        for name in ("network", "head", "optimizer", "scheduler", "eval_solver", "tiling", "head_tiling"):
             if callable(self.hparams[name]):  # given from Python; the command line gives settings
                 del self.hparams[name]
         self.class_names = list(class_names or map(str, range(num_classes)))
@@ -76,12 +81,16 @@ class SegmentationModule(pl.LightningModule):
         self.head = None if head is None else head(num_classes)
         self.loss = build_loss(loss, ignore_index, **(loss_options or {}))
         self.eval_solver = eval_solver
+        self.tiling = tiling
+        self.head_tiling = head_tiling
         self.optimizer = optimizer
         self.scheduler = scheduler
         if unary_checkpoint is not None:
             self.load_network(unary_checkpoint)
         if freeze_network_epochs and self.head is None:
             raise ValueError("freeze_network_epochs is for a module with a head: give model.head")
+        if head_tiling is not None and self.head is None:
+            raise ValueError("head_tiling is for a module with a head: give model.head, or tiling for the network")
         if eval_solver is not None and not isinstance(self.head, CRF):
             raise ValueError("eval_solver is for a module with a CRF as its head: give model.head")
         if eval_solver is not None and list(eval_solver.parameters()):
@@ -115,10 +124,10 @@ class SegmentationModule(pl.LightningModule):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Image (B, C, H, W) 0..255 -> logits of the network and distributions of head or network."""
-        if self.training and self.head is not None:
+        if self.training:
             with torch.set_grad_enabled(not self.frozen):
                 logits = self.network(image)
-            return logits, self.head(logits, image)
+            return logits, logits.softmax(dim=1) if self.head is None else self.head(logits, image)
         logits, _, states = self.infer(image)
         *_, q = states
         return logits, q
@@ -126,14 +135,24 @@ class SegmentationModule(pl.LightningModule):
     def infer(self, image: Tensor) -> tuple[Tensor, Energy | None, Iterator[Tensor]]:
         """Logits, the energy if the head is a CRF, and the distributions q^0 to q^T, one after the other.
 
-        Without a head there is only q^0; of a head that is no CRF, what comes before it and after it.
+        Without a head there is only q^0; of one that is no CRF, or works in tiles, what comes before it and after it.
         """
-        logits: Tensor = self.network(image)
-        if isinstance(self.head, CRF):
+        logits: Tensor = self.network(image) if self.tiling is None else self.tiling(self.network, image)
+        if isinstance(self.head, CRF) and self.head_tiling is None:
             energy = self.head.energy(logits, image)
             return logits, energy, self.solver.trajectory(energy, self.head.initial(logits))
         start = logits.float().softmax(dim=1)
-        return logits, None, iter([start] if self.head is None else [start, self.head(logits, image)])
+        if self.head is None:
+            return logits, None, iter([start])
+        refine = self._solve if isinstance(self.head, CRF) else self.head
+        refined = refine(logits, image) if self.head_tiling is None else self.head_tiling(refine, logits, image)
+        return logits, None, iter([start, refined])
+
+    def _solve(self, logits: Tensor, image: Tensor) -> Tensor:
+        """The result of a CRF head, by the solver that counts."""
+        head = cast(CRF, self.head)
+        q: Tensor = self.solver(head.energy(logits, image), head.initial(logits))
+        return q
 
     @property
     def solver(self) -> Solver:
@@ -216,7 +235,7 @@ class SegmentationModule(pl.LightningModule):
                 self.log(f"{stage}/{prefix}miou{suffix}", values["miou"], prog_bar=where == "image", sync_dist=True)
                 for class_name, value in zip(self.class_names, values["iou"], strict=True):
                     self.log(f"{stage}/{prefix}iou{suffix}/{class_name}", value, sync_dist=True)
-        if isinstance(self.head, CRF):
+        if isinstance(self.head, CRF) and self.head_tiling is None:
             for when, name in (("0", "energy_network"), ("T", "energy")):
                 metric = self.energies[f"{stage}_{when}"]
                 self.log(f"{stage}/{name}", metric.compute(), sync_dist=True)

@@ -2,18 +2,19 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
 
 from experiments import demo
-from tests.command_line import QUIET, ROOT, SMALL, STREETS, TINY, run
+from tests.command_line import QUIET, ROOT, SMALL, STREETS, TINY, run, streets_on_two
+from tests.tiny_data import tiny_data
 
-HEADS = sorted((ROOT / "experiments" / "heads").glob("*.yaml"))
-NETWORKS = sorted((ROOT / "experiments").glob("*/network.yaml"))
+DENSE = ROOT / "experiments" / "heads" / "dense_crf.yaml"
+HEADS = sorted(set((ROOT / "experiments" / "heads").glob("*.yaml")) - {DENSE})
+CLUSTER = ROOT / "experiments" / "cluster.yaml"
 DEMO = ROOT / "experiments" / "synthetic_streets" / "demo.yaml"
+NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - {*HEADS, DENSE, DEMO})
 
 
 @pytest.fixture(scope="module")
@@ -22,27 +23,6 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> str:
     output = tmp_path_factory.mktemp("network")
     run("fit", f"--config={STREETS}", *TINY, f"--output={output}", "--name=run")
     return str(output / "run" / "version_0" / "checkpoints" / "best.ckpt")
-
-
-def tiny_data(configuration: Path, folder: Path) -> list[str]:
-    """Arguments that give a configuration tiny data of the kind that it is for."""
-    if configuration == STREETS:
-        return [*SMALL, "--data.init_args.batch_size=2"]
-    horses = configuration.parent.name == "weizmann_horse"
-    images, masks, suffix = ("rgb", "figure_ground", "jpg") if horses else ("images", "masks", "png")
-    root = folder / "weizmann_horse_db" if horses else folder
-    for name in (images, masks):
-        (root / name).mkdir(parents=True)
-    for number in range(1, 329 if horses else 9):
-        labels = np.zeros((36, 50), dtype=np.uint8)
-        labels[8:28, 10 + number % 20 : 30 + number % 20] = 1
-        Image.fromarray(labels * 120 + 60).convert("RGB").save(root / images / f"horse{number:03d}.{suffix}")
-        Image.fromarray(labels * 255 if horses else labels).save(root / masks / f"horse{number:03d}.{suffix}")
-    limits = [f"--trainer.limit_{split}_batches=2" for split in ("train", "val", "test")]
-    if horses:
-        return [*limits, "--data.init_args.batch_size=2", f"--data.init_args.root={folder}"]
-    where = [f"--data.init_args.images={root / images}", f"--data.init_args.masks={root / masks}"]
-    return [*limits, "--data.init_args.batch_size=2", *where]
 
 
 def fit_and_test(output: Path, *arguments: str) -> dict[str, torch.Tensor]:
@@ -55,7 +35,7 @@ def fit_and_test(output: Path, *arguments: str) -> dict[str, torch.Tensor]:
     return tested.trainer.callback_metrics
 
 
-@pytest.mark.parametrize("configuration", NETWORKS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("configuration", NETWORKS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_network(configuration: Path, tmp_path: Path) -> None:
     metrics = fit_and_test(tmp_path, f"--config={configuration}", *tiny_data(configuration, tmp_path / "data"))
     assert 0 <= metrics["test/miou"] <= 1
@@ -70,6 +50,26 @@ def test_every_head_behind_the_network(head: Path, network: str, tmp_path: Path)
         assert torch.isfinite(metrics[name])
     pictures = {path.name.split("_")[0] for path in (tmp_path / "run" / "version_0" / "pictures").iterdir()}
     assert pictures == {"predictions", "filters"}
+
+
+def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:
+    given = [f"--config={STREETS}", f"--config={DENSE}", f"--model.init_args.unary_checkpoint={network}"]
+    run_again = [*given, *TINY, f"--output={tmp_path}", "--untrained=true"]
+    metrics = run("test", *run_again).trainer.callback_metrics
+    assert metrics["test/miou"] != metrics["test/miou_network"]
+    alone = run("test", f"--config={STREETS}", *TINY, f"--output={tmp_path}", f"--ckpt_path={network}")
+    assert metrics["test/miou_network"] == alone.trainer.callback_metrics["test/miou"]
+
+
+def test_the_cluster_on_this_machine(tmp_path: Path) -> None:
+    here = [
+        "--trainer.num_nodes=1",
+        "--trainer.devices=2",
+        "--trainer.sync_batchnorm=false",
+        "--data.init_args.workers=0",
+    ]
+    streets_on_two("fit", tmp_path, f"--config={CLUSTER}", *QUIET, *here)
+    assert (tmp_path / "two" / "version_0" / "checkpoints" / "best.ckpt").is_file()
 
 
 def test_a_head_on_other_data(tmp_path: Path) -> None:
@@ -96,9 +96,10 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_one_begins_with_its_command() -> None:
     configurations = set((ROOT / "experiments").rglob("*.yaml"))
-    assert configurations == {*HEADS, *NETWORKS, DEMO}  # so that each is run by a test above
+    assert configurations == {*HEADS, *NETWORKS, DEMO, DENSE, CLUSTER}  # so that each is run by a test above
     for path in configurations:
         assert isinstance(yaml.safe_load(path.read_text()), dict)
         command = path.read_text().splitlines()[0]
-        assert command.startswith(("# python main.py fit --config experiments/", "# python -m experiments."))
+        starts = ("# python main.py fit --config experiments/", "# python main.py test ", "# python -m experiments.")
+        assert command.startswith(starts)
         assert path == DEMO or f"experiments/{path.relative_to(ROOT / 'experiments')}" in command

@@ -46,6 +46,56 @@ def test_one_and_two_processes_measure_the_same(command: str, trained_on_two: Pa
         assert float(two[f"{stage}/{name}"]) == pytest.approx(one[f"{stage}/{name}"].item(), 1e-5)
 
 
+BY_ALL = ["--data.init_args.train_size=4", "--data.init_args.train_transforms=[]", "--trainer.limit_val_batches=1"]
+PLAIN = ["--model.init_args.optimizer=torch.optim.SGD", "--model.init_args.network.init_args.encoder_name=vgg11"]
+PLAIN += ['--model.init_args.network.init_args.options={"decoder_dropout": 0.0}', "--model.init_args.learning_rate=0.1"]
+
+
+@pytest.fixture(scope="module")
+def whole_batch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """Parameters after one step on all four scenes, without batch normalisation, which sees only its own process."""
+    cli = streets("fit", tmp_path_factory.mktemp("one"), FULL, *BY_ALL, *PLAIN, "--data.init_args.batch_size=4")
+    assert cli.trainer.global_step == 1
+    return cli.model.state_dict()
+
+
+@pytest.mark.parametrize("batch_size", [2, 1])
+def test_two_processes_step_as_one_with_the_whole_batch(
+    batch_size: int, whole_batch: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """Two scenes on each process, at once or one after the other by accumulation."""
+    given = [f"--data.init_args.batch_size={batch_size}", f"--trainer.accumulate_grad_batches={2 // batch_size}"]
+    streets_on_two("fit", tmp_path, FULL, "--name=two", *BY_ALL, *PLAIN, *given)
+    saved = torch.load(tmp_path / "two" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 1
+    start = streets("test", tmp_path, FULL, *PLAIN, "--untrained=true", "--trainer.limit_test_batches=1")
+    changed = 0
+    for name, before in start.model.state_dict().items():
+        step, expected = saved["state_dict"][name] - before, whole_batch[name] - before
+        assert (step - expected).abs().max() <= 1e-3 * expected.abs().max() + 1e-7, name
+        changed += bool(expected.abs().max() > 0)
+    assert changed > 20
+
+
+def test_training_images_that_do_not_divide(tmp_path: Path) -> None:
+    given = ["--data.init_args.train_size=5", "--data.init_args.batch_size=2", "--trainer.max_epochs=2"]
+    streets_on_two("fit", tmp_path, *given)
+    saved = torch.load(tmp_path / "two" / "version_0" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 2  # two scenes of three on each process, in each epoch
+
+
+def test_the_last_checkpoint_is_the_last(tmp_path: Path) -> None:
+    """Also where an epoch is worse than the one before, as with a rate that spoils the network."""
+    given = ["--trainer.max_epochs=4", "--model.init_args.learning_rate=1.0"]
+    folder = streets("fit", tmp_path, *given).trainer.loggers[0].log_dir
+    scores = [float(row["val/miou"]) for row in read_metrics(Path(folder)) if row["val/miou"]]
+    saved = {
+        name: torch.load(Path(folder) / "checkpoints" / f"{name}.ckpt", weights_only=True) for name in ("best", "last")
+    }
+    assert saved["last"]["epoch"] == 3
+    assert saved["best"]["epoch"] == scores.index(max(scores)) < 3
+
+
 def test_too_few_images_for_the_processes(tmp_path: Path) -> None:
     streets_on_two("fit", tmp_path, "--data.init_args.train_size=6", "--data.init_args.batch_size=4")
     assert (tmp_path / "two" / "version_0" / "checkpoints" / "best.ckpt").is_file()
