@@ -27,8 +27,8 @@ class CRF(nn.Module):
             (``functools.partial`` sets their other arguments), or finished potentials.
         solver: Minimises the energy. ``crf.solver`` may be replaced after training.
         unary: The unary potential.
-        save_memory: Keep only q of each iteration for the backward pass and recompute the rest; worth its
-            time with many iterations or labels.
+        save_memory: Recompute iterations in the backward pass, see ``Solver.forward``; worth its time with 10 of
+            them or more.
         check_colour: Refuse images that cannot be colours 0..255. False for other kinds of channels.
 
     Shape:

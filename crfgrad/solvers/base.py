@@ -50,25 +50,33 @@ class Solver(nn.Module, ABC):
     def step(self, q: Tensor, gradient: Tensor) -> Tensor:
         """One iteration: q^t and psi + K q^t -> q^(t+1), all (B, L, H, W)."""
 
-    def trajectory(self, energy: Energy, q: Tensor, save_memory: bool = False) -> Iterator[Tensor]:
-        """Yields q^0, ..., q^T; with ``save_memory`` the backward pass recomputes each iteration."""
-
-        def advance(q: Tensor) -> Tensor:
-            return self.step(q, energy.gradient(q))
-
+    def trajectory(self, energy: Energy, q: Tensor) -> Iterator[Tensor]:
+        """Yields q^0, ..., q^T."""
         yield q
         for _ in range(self.iterations):
-            q = checkpoint(advance, q, use_reentrant=False) if save_memory else advance(q)
+            q = self._advance(energy, q, 1)
             yield q
+
+    def _advance(self, energy: Energy, q: Tensor, iterations: int) -> Tensor:
+        for _ in range(iterations):
+            q = self.step(q, energy.gradient(q))
+        return q
 
     def energies(self, energy: Energy, q: Tensor) -> Tensor:
         """E(q^0), ..., E(q^T) of each image: (T + 1, B)."""
         return torch.stack([energy(state) for state in self.trajectory(energy, q)])
 
     def forward(self, energy: Energy, q: Tensor, save_memory: bool = False) -> Tensor:
-        """Returns q^T."""
-        for state in self.trajectory(energy, q, save_memory):
-            q = state
+        """Returns q^T.
+
+        With ``save_memory``, the backward pass recomputes stretches of about sqrt(T) iterations: it then needs
+        memory for 2 sqrt(T) of them, and the time of the forward pass once more.
+        """
+        if not save_memory:
+            return self._advance(energy, q, self.iterations)
+        stretch = math.ceil(math.sqrt(self.iterations))
+        for done in range(0, self.iterations, max(stretch, 1)):
+            q = checkpoint(self._advance, energy, q, min(stretch, self.iterations - done), use_reentrant=False)
         return q
 
     def extra_repr(self) -> str:

@@ -18,6 +18,7 @@ BATCH = [{"height": 240, "width": 320, "labels": 21, "batch": batch} for batch i
 SERIES = {"pixels": PIXELS, "labels": LABELS, "images": BATCH}
 TRAINING = {
     "375 x 500, 21 labels": {"height": 375, "width": 500, "labels": 21},
+    "375 x 500, 21 labels, T = 20": {"height": 375, "width": 500, "labels": 21, "iterations": 20},
     "1024 x 2048, 19 labels": {"height": 1024, "width": 2048, "labels": 19},
 }
 
@@ -28,14 +29,16 @@ def size(series: str, point: dict[str, int]) -> int:
     return {"pixels": point["height"] * point["width"], "labels": point["labels"], "images": batch}[series]
 
 
-def task(kind: str, height: int, width: int, labels: int, batch: int = 1) -> Task:
+def task(kind: str, height: int, width: int, labels: int, batch: int = 1, iterations: int = work.ITERATIONS) -> Task:
     """Inference of a "dense" or a "free" CRF, or "train": forward and backward of the free one."""
     image, logits = work.tensors(height, width, labels, batch)
     if kind == "dense":
         return work.without_gradients(work.dense_crf(SIGMA), logits.softmax(1), image)
     if kind == "free":
         return work.without_gradients(work.free_crf(labels, SIGMA).eval(), logits, image)
-    return work.both_ways(work.free_crf(labels, SIGMA, save_memory=kind == "train, save_memory"), logits, image)
+    crf = work.free_crf(labels, SIGMA, save_memory=kind == "train, save_memory")
+    crf.solver.iterations = iterations
+    return work.both_ways(crf, logits, image)
 
 
 def point(kind: str, repetitions: int = 3, **sizes: int) -> dict[str, float]:
