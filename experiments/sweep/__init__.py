@@ -1,0 +1,1 @@
+"""Sweeps in W&B's format on this machine, without an account: python -m experiments.sweep."""
