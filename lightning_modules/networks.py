@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lightning_modules.architectures import ARCHITECTURES
-from lightning_modules.encoder_weights import is_name, load_weights, normalisation, prepare_download, timm_name
+from lightning_modules.encoder_weights import is_name, load_weights, loading, normalisation, prepare_download, timm_name
 
 
 class SMPNetwork(nn.Module):
@@ -46,8 +46,8 @@ class SMPNetwork(nn.Module):
     ) -> None:
         super().__init__()
         _check_names(arch, encoder_name)
-        download = is_name(encoder_weights)
-        given = prepare_download(encoder_name, encoder_weights) if is_name(encoder_weights) else {}
+        download = is_name(encoder_weights) and loading()
+        given = prepare_download(encoder_name, encoder_weights) if download and encoder_weights else {}
         expected_mean, expected_std = normalisation(encoder_name, encoder_weights)
         mean, std = mean or expected_mean, std or expected_std
         if len(mean) != len(std):
@@ -60,7 +60,7 @@ class SMPNetwork(nn.Module):
             classes=num_classes,
             **given | (options or {}),
         )
-        if encoder_weights is not None and not download:
+        if encoder_weights is not None and not is_name(encoder_weights) and loading():
             load_weights(cast(nn.Module, self.model.encoder), encoder_name, encoder_weights)
         self.stride = stride
         self.register_buffer("mean", 255 * torch.tensor(mean)[:, None, None], persistent=False)

@@ -1,4 +1,4 @@
-"""Large images a tile at a time, in memory that does not grow with the image."""
+"""Large images a tile at a time: what a function needs besides its result is that of a tile."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -28,6 +28,9 @@ class Tiling:
     - A CRF of spatial potentials is exact from T * radius on: each iteration reaches that many pixels further.
     - Bilateral potentials are approximate: their lattice begins at the corner of the tile, and T iterations
       with its normalisation reach across several times sigma_xy.
+
+    Give a CRF images of 8-bit integers: its check of the colours sees one tile, and a dark one of floating-point
+    numbers looks normalised.
 
     Args:
         size: Height and width of a tile, margin included.

@@ -11,6 +11,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from datamodules import FolderDataModule
+from lightning_modules import SMPNetwork
 from tests.command_line import ROOT, read_metrics, run, streets
 
 FULL = f"--config={ROOT / 'experiments' / 'heads' / 'full.yaml'}"
@@ -42,6 +43,19 @@ def test_using_the_configuration_of_a_run_again_makes_one_folder(trained: Path, 
         assert len(cli.trainer.loggers) == 1
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"version_0", "version_1", "version_2"}
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+def test_a_checkpoint_needs_no_encoder_weights(tmp_path: Path) -> None:
+    weights = tmp_path / "encoder.pth"
+    torch.save(SMPNetwork(num_classes=2).model.encoder.state_dict(), weights)
+    given = [f"--model.init_args.network.init_args.encoder_weights={weights}"]
+    folder = Path(streets("fit", tmp_path, *given).trainer.loggers[0].log_dir)
+    weights.unlink()
+    best = folder / "checkpoints" / "best.ckpt"
+    streets("test", tmp_path, *given, f"--ckpt_path={best}")
+    streets("fit", tmp_path, *given, f"--model.init_args.unary_checkpoint={best}")
+    with pytest.raises(ValueError, match=r"encoder\.pth is no file"):
+        streets("fit", tmp_path, *given)
 
 
 def test_a_checkpoint_is_only_weights_and_settings(trained: Path) -> None:

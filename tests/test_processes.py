@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lightning_modules import SegmentationModule
 from tests.command_line import ROOT, STREETS, TINY, read_metrics, run, start, streets, streets_on_two
 
 FULL = f"--config={ROOT / 'experiments' / 'heads' / 'full.yaml'}"
@@ -99,6 +100,19 @@ def test_the_last_checkpoint_is_the_last(tmp_path: Path) -> None:
 def test_too_few_images_for_the_processes(tmp_path: Path) -> None:
     streets_on_two("fit", tmp_path, "--data.init_args.train_size=6", "--data.init_args.batch_size=4")
     assert (tmp_path / "two" / "version_0" / "checkpoints" / "best.ckpt").is_file()
+
+
+def test_a_resumed_run_knows_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the output is: here relative to the working folder."""
+    monkeypatch.chdir(tmp_path)
+    first = streets("fit", Path("outputs")).trainer
+    last = Path("outputs") / "run" / "version_0" / "checkpoints" / "last.ckpt"
+    spoil = ["--trainer.max_epochs=2", f"--ckpt_path={last}"]
+    monkeypatch.setattr(SegmentationModule, "training_step", lambda self, *_: 1e9 * next(self.parameters()).sum())
+    second = streets("fit", Path("outputs"), *spoil).trainer
+    assert second.checkpoint_callback.best_model_score == first.checkpoint_callback.best_model_score
+    assert torch.load(last.parent / "best.ckpt", weights_only=True)["epoch"] == 0
+    assert torch.load(last, weights_only=True)["epoch"] == 1
 
 
 def test_a_killed_run_resumes(tmp_path: Path) -> None:

@@ -4,19 +4,47 @@ The threads are a pool of our own and not those of numba, whose thread layers ei
 Python threads use them at once or hang in a forked process.
 """
 
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numba
 import torch
 
-kernel: Callable[..., Any] = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
-"""Compiles a kernel; sums may be reordered, NaN and infinity keep their meaning."""
 
-exact: Callable[..., Any] = numba.njit(nogil=True, cache=True)
-"""Compiles a kernel that must round as torch does."""
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compiles a kernel; sums may be reordered, NaN and infinity keep their meaning."""
+    return _kept(numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})(function))
+
+
+def exact(function: Callable[..., Any]) -> Any:
+    """Compiles a kernel that must round as torch does."""
+    return _kept(numba.njit(nogil=True, cache=True)(function))
+
+
+def _kept(dispatcher: Any) -> Any:
+    if dispatcher.stats.cache_path is not None:
+        _discard_stale(dispatcher.stats.cache_path)
+    return dispatcher
+
+
+@lru_cache
+def _discard_stale(folder: str) -> None:
+    """Deletes code that was compiled from other sources: numba looks at the file of a kernel, not at what it calls."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    stamp = Path(folder) / "sources.sha256"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return
+    for path in Path(folder).glob("*.nb[ci]"):
+        path.unlink(missing_ok=True)
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(digest)
+
 
 _pool: ThreadPoolExecutor | None = None
 

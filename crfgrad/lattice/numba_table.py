@@ -36,7 +36,13 @@ class NumbaTable:
         array = _rows(features)
         matrix = embedding_matrix(self.dimension).numpy()
         lowest, largest = _lattice_extent(array, matrix)
-        self.strides = np.array(key_strides(largest.tolist(), batch, radius), np.int64)
+        try:
+            strides = key_strides(largest.tolist(), batch, radius)
+        except ValueError:  # features that go together span less than each of them by itself
+            corners = lattice_position(features.detach()).floor()
+            lowest = corners.amin(0).numpy()
+            strides = key_strides((corners.amax(0).numpy() - lowest).tolist(), batch, radius)
+        self.strides = np.array(strides, np.int64)
         first = np.empty(pixels, np.int64)
         self._order = np.empty((pixels, self.dimension), np.int8)
         self.barycentric = features.new_empty(pixels, self.dimension + 1)
@@ -106,7 +112,7 @@ class NumbaTable:
     def by_order(self) -> np.ndarray:
         """Pixels sorted by their order of the axes, a stretch of them at a time, which stays in the cache."""
         base = self.dimension ** np.arange(self.dimension)
-        codes = self._order @ base.astype(np.min_scalar_type(base[-1] * self.dimension))
+        codes = (self._order @ base).astype(np.min_scalar_type(base[-1] * self.dimension))
         stretches = np.pad(codes, (0, -len(codes) % STRETCH), mode="edge").reshape(-1, STRETCH)
         ranks = stretches.argsort(axis=1, kind="stable")  # of small codes a radix sort
         pixels = (ranks + STRETCH * np.arange(len(ranks))[:, None]).ravel()

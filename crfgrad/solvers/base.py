@@ -69,8 +69,9 @@ class Solver(nn.Module, ABC):
     def forward(self, energy: Energy, q: Tensor, save_memory: bool = False) -> Tensor:
         """Returns q^T.
 
-        With ``save_memory``, the backward pass recomputes stretches of about sqrt(T) iterations: it then needs
-        memory for 2 sqrt(T) of them, and the time of the forward pass once more.
+        With ``save_memory``, the backward pass recomputes stretches of about sqrt(T) iterations: it then keeps
+        about 2 sqrt(T) of them at a time, and takes the time of the forward pass once more. It pays from about
+        10 iterations on.
         """
         if not save_memory:
             return self._advance(energy, q, self.iterations)

@@ -14,8 +14,9 @@ class FCN8s(PyramidModel):
     Every upsampling is a learned transposed convolution that starts as bilinear interpolation, and the scores
     at strides 16 and 8 start at zero: the network starts as the coarse one (FCN-32s).
 
-    The features are those of the encoder at each stride, which for VGG16 are the last ones before each pooling
-    (the paper takes the pooled ones), without the two fully connected layers, which no encoder of smp has.
+    The features are those of the encoder at each stride. For VGG16 these are the last ones at strides 8 and 16,
+    before the pooling (the paper takes those after it), and at stride 32 the pooled ones, without the two fully
+    connected layers, which no encoder of smp has.
     Arguments: see ``PyramidModel``.
 
     Shape:

@@ -1,10 +1,14 @@
 """Both backends give the same numbers, whatever the number of threads, and in processes of any kind."""
 
 import multiprocessing
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import crfgrad
 from crfgrad import CRF, DenseCRF, GaussianBilateralPotential, PermutohedralLattice, project_simplex, use_backend
 from crfgrad.backend import compiled
 from crfgrad.features import positions
@@ -227,6 +232,34 @@ def test_compiled_code_is_kept_on_the_disk() -> None:
     printed = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in "12"]
     assert printed[1].stdout.strip() == "1"
     assert filtering.splat.stats.cache_path
+
+
+def test_compiled_code_follows_its_sources(tmp_path: Path) -> None:
+    """Also where only a file has changed that a kernel calls into: numba by itself would not notice."""
+    shutil.copytree(Path(crfgrad.__file__).parent, tmp_path / "crfgrad", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import torch; from crfgrad import PermutohedralLattice as P; lattice = P(torch.zeros(1, 1, 4)); "
+    code += "print(lattice.filter(torch.ones(lattice.vertices, 2), torch.ones(3, 2, 2)).max().item())"
+    command = [sys.executable, "-c", code]
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    run_it = partial(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, check=True, env=environment)
+    before = float(run_it().stdout)
+    source = tmp_path / "crfgrad" / "kernels" / "matrix.py"
+    changed = source.read_text().replace("_spread(builder, factor), vector, before)", "vector, vector, before)")
+    assert changed != source.read_text()
+    source.write_text(changed)  # squares where there was a factor of 1
+    assert float(run_it().stdout) == 2 * before
+
+
+def test_correlated_features_of_many_channels() -> None:
+    shared = torch.randint(256, (1, 1, 400)) / 3.0
+    features = 0.95 * shared + 0.05 * torch.randint(256, (1, 12, 400)) / 3.0
+    counts = [PermutohedralLattice(features, backend=backend).vertices for backend in ("torch", "numba")]  # type: ignore[arg-type]
+    assert counts[0] == counts[1]
+
+
+def test_softmax_of_any_type() -> None:
+    assert softmax(torch.zeros(2, 0)).shape == (2, 0)
+    assert softmax(torch.zeros(1, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 def test_what_is_refused() -> None:

@@ -19,6 +19,8 @@ def test_scores_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "best: bilateral_compat" in capsys.readouterr().out
     monkeypatch.setattr(cross_validation, "score", lambda *_: pytest.fail("computed again"))
     assert cross_validation.main(VARIED, tmp_path, given) == scores
+    with pytest.raises(SystemExit, match="has scores for other arguments"):
+        cross_validation.main(VARIED, tmp_path, [*given, "--seed_everything=1"])
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Plain loops over the images of a run: the energies that either solver ends at."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from crfgrad import CRF, MeanField, ProjectedGradient, Solver
+from lightning_modules.cli import CLI
+
+
+def batches(run: CLI, split: str) -> Iterator[dict[str, Any]]:
+    """The batches of "val" or "test" that the trainer of the run has evaluated."""
+    limit = getattr(run.trainer, f"num_{split}_batches")[0]
+    loader = getattr(run.datamodule, f"{split}_dataloader")()
+    return itertools.islice(loader, None if math.isinf(limit) else int(limit))
+
+
+def switched(solver: Solver) -> Solver | None:
+    """Mean field for projected gradient descent, and the reverse; None for other solvers."""
+    if isinstance(solver, ProjectedGradient):
+        return MeanField(solver.iterations)
+    return ProjectedGradient(solver.iterations) if isinstance(solver, MeanField) else None
+
+
+@torch.no_grad()
+def compare_solvers(run: CLI) -> dict[str, Any] | None:
+    """E(q^T) of each test image by the solver of a CRF, and by the switched one on the same energy."""
+    model = run.model
+    if not isinstance(model.head, CRF) or model.head_tiling is not None:
+        return None
+    model.to(run.trainer.strategy.root_device).eval()
+    own, other = model.solver, switched(model.solver)
+    if other is None:
+        return None
+    other.eval()
+    energies: dict[str, list[float]] = {"own": [], "switched": []}
+    for batch in batches(run, "test"):
+        image = batch["image"].to(model.device)
+        logits, energy, _ = model.infer(image)
+        start = model.head.initial(logits)
+        for name, solver in (("own", own), ("switched", other)):
+            energies[name] += energy(solver(energy, start)).tolist()
+    return {"solver": type(own).__name__, "switched_solver": type(other).__name__, **energies}

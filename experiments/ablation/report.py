@@ -1,0 +1,203 @@
+"""The tables, as Markdown, CSV and LaTeX, made from result files alone."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.ablation.files import read_json, write_text
+from experiments.ablation.plot import plot
+from experiments.ablation.rows import PAPER, title
+from experiments.ablation.summary import Mean, Result, by_row, summarise
+
+LATEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"}
+LATEX |= {"E(q^0)": "$E(q^0)$", "E(q^T)": "$E(q^T)$"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text with what is said below it."""
+
+    name: str
+    head: Sequence[str]
+    body: Sequence[Sequence[str]]
+    note: str
+
+
+def read_results(output: Path, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Result]:
+    """All result files below a folder, of these rows and seeds where they are given."""
+    found = [read_json(path) for path in sorted(output.glob("seed_*/*/result.json"))]
+    found = [result for result in found if rows is None or result["row"] in rows]
+    found = [result for result in found if seeds is None or result["seed"] in seeds]
+    if not found:
+        raise SystemExit(f"there are no results in {output}: leave out --report_only to run the ablation first")
+    return found
+
+
+def paper_values(results: Sequence[Result], name: str | None) -> dict[str, float]:
+    """The paper's IoU by row, of the data set that is named, or that the results are of."""
+    if name is None:
+        name = results[0]["data"]
+        if name == "NYUv2" and len(results[0]["classes"]) != 5:
+            return {}  # the paper has the task of 5 classes
+    return PAPER.get(name, {})
+
+
+def write_report(results: Sequence[Result], output: Path, paper: str | None = None) -> str:
+    """Writes results.md, .csv and .tex, runs.csv, miou.png and .pdf; returns the Markdown."""
+    records = summarise(results, paper_values(results, paper))
+    tables = [accuracy(records), classes(records), energies(records), widths(results)]
+    tables = [table for table in tables if table.body]
+    text = f"# Ablation on {results[0]['data']}\n\n" + "\n\n".join(map(markdown, tables)) + "\n"
+    write_text(output / "results.md", text)
+    write_text(output / "results.tex", "\n\n".join(map(latex, tables)) + "\n")
+    write_text(output / "results.csv", table_csv([_numbers(record) for record in records]))
+    write_text(
+        output / "runs.csv",
+        table_csv([_run(result) for found in by_row(results).values() for result in found.values()]),
+    )
+    plot(records, by_row(results), output)
+    return text
+
+
+def accuracy(records: Sequence[dict[str, Any]]) -> Table:
+    """IoU and its differences."""
+    keys = {"mIoU": "miou", "the paper's": "paper", "trimap mIoU": "trimap_miou"}
+    if not any(record["paper"] for record in records):
+        del keys["the paper's"]
+    compared = {"over the network": "minus_network", "over its (G) row": "minus_gaussian"}
+    body = []
+    for record in records:
+        cells = [
+            f"{record[key]:.1f}" if isinstance(record[key], float) else spread(record[key]) for key in keys.values()
+        ]
+        cells += [interval(record[key]) for key in compared.values()]
+        body.append([title(record["row"]), str(len(record["seeds"])), *cells])
+    most = max(len(record["seeds"]) for record in records)
+    note = (
+        "IoU on the test split in percent, mean ± standard deviation over seeds; differences of mIoU between runs of "
+    )
+    note += "the same seed with their 95 % confidence interval (Student's t)."
+    if most == 1:
+        note = "IoU on the test split in percent. One seed: no standard deviation and no confidence interval."
+    return Table("Accuracy", ["", "seeds", *keys, *compared], body, note)
+
+
+def classes(records: Sequence[dict[str, Any]]) -> Table:
+    """IoU of each class."""
+    names = list(records[0]["iou"])
+    body = [[title(record["row"]), *(spread(record["iou"].get(name)) for name in names)] for record in records]
+    return Table("IoU of each class", ["", *names], body, "In percent. A class that is nowhere has none.")
+
+
+def energies(records: Sequence[dict[str, Any]]) -> Table:
+    """Energies of the rows that have them."""
+    body = []
+    for record in records:
+        if record["energy"] is not None:
+            cells = [spread(record[key], digits=0) for key in ("energy_network", "energy", "energy_switched")]
+            lower = "" if record["lower"] is None else "{0} of {2}".format(*record["lower"])
+            body.append([title(record["row"]), record["solver"] or "", *cells, lower])
+    head = [
+        "",
+        "solver",
+        "E(q^0)",
+        "E(q^T)",
+        "E(q^T) with the switched solver",
+        "E lower than with the switched solver",
+    ]
+    note = (
+        "Mean over the test images. Each model has its own energy: compare within a row. Switched: mean field in place "
+    )
+    note += "of projected gradient descent, or the reverse, on the same energy; the images of all seeds are counted."
+    return Table("Energy", head, body, note)
+
+
+def widths(results: Sequence[Result]) -> Table:
+    """What was chosen on the validation split."""
+    chosen = [result for found in by_row(results).values() for result in found.values() if result["widths"]]
+    names = list(dict.fromkeys(name for result in chosen for name in result["widths"]))
+    body = [
+        [
+            title(result["row"]),
+            str(result["seed"]),
+            *(f"{result['widths'].get(name, ''):g}" if name in result["widths"] else "" for name in names),
+        ]
+        for result in chosen
+    ]
+    return Table("Widths and strengths", ["", "seed", *names], body, "The best of the grid on the validation split.")
+
+
+def spread(summary: Mean | None, digits: int = 1) -> str:
+    """Mean ± standard deviation."""
+    if summary is None:
+        return ""
+    deviation = "" if math.isnan(summary.deviation) else f" ± {summary.deviation:.{digits}f}"
+    return f"{summary.mean:.{digits}f}{deviation}"
+
+
+def interval(summary: Mean | None) -> str:
+    """Mean and confidence interval, with signs."""
+    if summary is None:
+        return ""
+    around = "" if math.isnan(summary.low) else f" [{summary.low:+.1f}, {summary.high:+.1f}]"
+    return f"{summary.mean:+.1f}{around}"
+
+
+def markdown(table: Table) -> str:
+    """A table as Markdown."""
+    lines = [table.head, ["---"] * len(table.head), *table.body]
+    rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"## {table.name}\n\n{rows}\n\n{table.note}"
+
+
+def latex(table: Table) -> str:
+    """A table as LaTeX, for a document that has the package booktabs."""
+    lines = [" & ".join(_escape(cell) for cell in line) + r" \\" for line in (table.head, *table.body)]
+    parts = [f"% {table.name}: {table.note}", rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}", r"\toprule"]
+    return "\n".join([*parts, lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"])
+
+
+def table_csv(records: Sequence[dict[str, Any]]) -> str:
+    """Records with any keys as one CSV."""
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for record in records for name in record))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with a column for each number."""
+    columns: dict[str, Any] = {"row": record["row"], "seeds": len(record["seeds"]), "paper": record["paper"]}
+    named = {name: value for name, value in record.items() if isinstance(value, Mean)}
+    named |= {f"iou/{name}": value for name, value in record["iou"].items() if value is not None}
+    for name, summary in named.items():
+        parts = {"mean": summary.mean, "std": summary.deviation}
+        if name.startswith("minus_"):
+            parts |= {"low": summary.low, "high": summary.high}
+        columns |= {f"{name} {part}": "" if math.isnan(number) else number for part, number in parts.items()}
+    if record["lower"] is not None:
+        columns |= dict(zip(("images lower", "images higher", "images"), record["lower"], strict=True))
+    return columns
+
+
+def _run(result: Result) -> dict[str, Any]:
+    """A run as a line of runs.csv."""
+    return {
+        "row": result["row"],
+        "seed": result["seed"],
+        "seconds": result["seconds"],
+        **result["metrics"],
+        **(result["widths"] or {}),
+    }
+
+
+def _escape(cell: str) -> str:
+    for character, replacement in LATEX.items():
+        cell = cell.replace(character, replacement)
+    return cell

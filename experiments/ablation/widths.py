@@ -1,0 +1,118 @@
+"""Widths and strengths of Gaussian potentials, chosen on the validation split."""
+
+import copy
+import csv
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from crfgrad import GaussianBilateralPotential, GaussianSpatialPotential
+from crfgrad.potentials.base import potts
+from experiments.ablation.files import write_text
+from experiments.ablation.loop import batches
+from experiments.ablation.plan import Grid, Plan
+from experiments.ablation.rows import HEADS, Row, head_settings
+from lightning_modules.cli import CLI
+from lightning_modules.metrics import segmentation_metrics
+from main import main as run_main
+
+Point = dict[str, float]
+SCORE = "val/miou"
+FREE = {"sigma_xy": "sigma_xy", "sigma_rgb": "sigma_rgb", "strength": "scale"}
+"""What a free bilateral potential calls the parameters of the Gaussian one."""
+
+
+def points(grid: Grid) -> list[Point]:
+    """All combinations."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+@torch.no_grad()
+def set_widths(potentials: Sequence[nn.Module], point: Point) -> None:
+    """Gives Gaussian potentials the widths and strengths of a point, as if they were built with them."""
+    for potential in potentials:
+        if isinstance(potential, GaussianSpatialPotential):
+            if "spatial.sigma" in point:
+                potential.log_sigma.fill_(math.log(point["spatial.sigma"]))
+            strength = point.get("spatial.strength")
+        elif isinstance(potential, GaussianBilateralPotential):
+            if "bilateral.sigma_xy" in point:
+                potential.log_sigma[:2] = math.log(point["bilateral.sigma_xy"])
+            if "bilateral.sigma_rgb" in point:
+                potential.log_sigma[2:] = math.log(point["bilateral.sigma_rgb"])
+            strength = point.get("bilateral.strength")
+        else:
+            continue
+        if strength is not None:
+            potential.compatibility.copy_(strength * potts(potential.num_classes))
+
+
+@torch.no_grad()
+def scores(run: CLI, grid: Sequence[Point]) -> list[float]:
+    """The mIoU of each point on the validation split; the network sees each image once."""
+    model, device = run.model, run.trainer.strategy.root_device
+    model.to(device).eval()
+    ignored = run.datamodule.ignore_index
+    metrics = [segmentation_metrics(run.datamodule.num_classes, ignored)["miou"].to(device) for _ in grid]
+    for batch in batches(run, "val"):
+        image, mask = batch["image"].to(device), batch["mask"].to(device)
+        logits = model.infer(image)[0]
+        start = model.head.initial(logits)
+        for point, metric in zip(grid, metrics, strict=True):
+            set_widths(model.head.potentials, point)
+            metric.update(model.solver(model.head.energy(logits, image), start).argmax(1), mask)
+    return [metric.compute().item() for metric in metrics]
+
+
+def choose(plan: Plan, name: str, seed: int) -> Point:
+    """The best point for a row of Gaussian shape, behind the network of a seed; all are in its widths.csv."""
+    row = Row(name, HEADS / f"{name}.yaml")
+    grid = points(plan.grid_of(row))
+    path = plan.folder(row, seed) / "widths.csv"
+    scored = _read(path)
+    if sorted(tuple(point.items()) for _, point in scored) != sorted(tuple(point.items()) for point in grid):
+        given = [*plan.given(row, seed), "--untrained=true", "--verbose=false", f"--name={row.name}/validation"]
+        run = run_main(["validate", *given])
+        scored = list(zip(scores(run, grid), grid, strict=True))
+        scored.sort(key=lambda pair: -pair[0])
+        _write(path, scored)
+    return scored[0][1]
+
+
+def write_head(row: Row, point: Point, path: Path) -> None:
+    """The head of a row with other widths: as they are in Gaussian potentials, as initial values in bilateral ones."""
+    content = copy.deepcopy(row.read())
+    for potential in head_settings(content)["init_args"]["potentials"]:
+        kind = str(potential["class_path"]).split(".")[-1]
+        given = potential.setdefault("init_args", {})
+        for name, value in point.items():
+            part, parameter = name.split(".")
+            if kind == f"Gaussian{part.capitalize()}Potential":
+                given[parameter] = value
+            elif kind == "BilateralPotential" and part == "bilateral":
+                given[FREE[parameter]] = value
+    write_text(path, yaml.safe_dump(content, sort_keys=False))
+
+
+def _write(path: Path, scored: Sequence[tuple[float, Point]]) -> None:
+    """Best first."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*scored[0][1], SCORE])
+    writer.writerows([*point.values(), score] for score, point in scored)
+    write_text(path, text.getvalue())
+
+
+def _read(path: Path) -> list[tuple[float, Point]]:
+    if not path.is_file():
+        return []
+    with path.open() as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    return [(float(row.pop(SCORE)), {name: float(value) for name, value in row.items()}) for row in rows]
