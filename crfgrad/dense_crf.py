@@ -96,6 +96,11 @@ class DenseCRF(nn.Module):
                 f"of these; got {tuple(probabilities.shape)} and {tuple(image.shape)}"
             )
         if isinstance(probabilities, np.ndarray):
+            if image.shape[-3:-1] != probabilities.shape[-2:]:
+                raise ValueError(
+                    f"probabilities are {tuple(probabilities.shape)} and the image is {tuple(image.shape)}: as numpy "
+                    "arrays they must be (L, H, W) and (H, W, C), with the same H and W"
+                )
             pixels = torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, -3)))
             with torch.no_grad():
                 return self(torch.from_numpy(np.ascontiguousarray(probabilities)), pixels).numpy()

@@ -117,9 +117,9 @@ class Cityscapes(SegmentationDataModule):
         if not images:
             archive = "trainextra" if folder == "train_extra" else "trainvaltest"
             raise FileNotFoundError(
-                f"{self.root / 'leftImg8bit' / folder} holds no images: download leftImg8bit_{archive}.zip from "
-                "https://www.cityscapes-dataset.com and unpack it there, or set DATA_ROOT to the folder that holds "
-                "cityscapes"
+                f"{self.root / 'leftImg8bit' / folder} holds no images: register at "
+                f"https://www.cityscapes-dataset.com, download leftImg8bit_{archive}.zip and the labels (docs/data.md) "
+                f"and unpack them in {self.root}, or set DATA_ROOT to the folder that holds cityscapes"
             )
         return images
 

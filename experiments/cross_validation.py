@@ -38,8 +38,7 @@ def combinations(varied: Sequence[str]) -> Iterator[Setting]:
 
 def score(setting: Setting, output: Path, arguments: Sequence[str]) -> float:
     """The mIoU of one setting on the validation split."""
-    given = [f"--{name if '.' in name else HEAD + name}={value}" for name, value in setting.items()]
-    run = run_main(["validate", *arguments, *given, "--untrained=true", f"--output={output}", "--name=runs"])
+    run = run_main(["validate", *arguments, *_given(setting), "--untrained=true", f"--output={output}", "--name=runs"])
     return run.trainer.callback_metrics[SCORE].item()
 
 
@@ -70,7 +69,8 @@ def main(varied: Sequence[str], output: Path, arguments: Sequence[str]) -> list[
         scores.append((known[key], setting))
         print(f"{number} of {len(settings)}: {_listed(setting)}: {100 * known[key]:.2f}", flush=True)
     scores.sort(key=lambda scored: -scored[0])
-    print(f"best: {_listed(scores[0][1])}: {100 * scores[0][0]:.2f}; all are in {path}")
+    print(f"best: {_listed(scores[0][1])}: {100 * scores[0][0]:.2f}; all are in {path}; to use it:")
+    print("  " + " ".join(_given(scores[0][1])))
     return scores
 
 
@@ -80,6 +80,11 @@ def _check_arguments(path: Path, arguments: Sequence[str]) -> None:
         raise SystemExit(f"{path.parent} has scores for other arguments ({path}): give another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(list(arguments), indent=1))
+
+
+def _given(setting: Setting) -> list[str]:
+    """The arguments of main.py that make a setting."""
+    return [f"--{name if '.' in name else HEAD + name}={value}" for name, value in setting.items()]
 
 
 def _listed(setting: Setting) -> str:

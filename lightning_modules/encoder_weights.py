@@ -165,8 +165,9 @@ def load_file_weights(encoder: nn.Module, encoder_name: str, path: str) -> None:
     try:
         state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"encoder_weights {path} holds no state dict ({reason}): save one with torch.save") from None
+        raise ValueError(
+            f"encoder_weights {path} holds no state dict ({type(error).__name__}): save one with torch.save"
+        ) from None
     while isinstance(state, dict) and (inner := next((key for key in WRAPPERS if _is_dict(state.get(key))), None)):
         state = state[inner]
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):

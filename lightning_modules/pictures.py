@@ -1,6 +1,7 @@
 """Pictures of predictions and of learned filters."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import matplotlib as mpl
 
@@ -71,7 +72,8 @@ def draw_filters(kernel: Tensor, names: Sequence[str], title: str, most: int = 8
             if other == 0:
                 axis.set_ylabel(names[label], fontsize=8)
     figure.colorbar(drawn, ax=axes, shrink=0.6, label="cost")
-    figure.suptitle(f"Cost that the row's label, in the middle, pays for the column's, {title}", fontsize=9)
+    told = f"Cost that the row's label, in the middle, pays for the column's, {title}"
+    figure.suptitle(fill(told, round(14 * (1.2 * count + 1))), fontsize=9)  # about 14 letters to the inch
     return figure
 
 

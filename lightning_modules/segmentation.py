@@ -263,7 +263,12 @@ class SegmentationModule(pl.LightningModule):
         self.network.train(not self.frozen)
 
     def on_fit_start(self) -> None:
-        """A network that stays frozen throughout needs no gradients at all."""
+        """Refuses a head without parameters. A network that stays frozen throughout needs no gradients at all."""
+        if self.head is not None and not list(self.head.parameters()):
+            raise ValueError(
+                f"{type(self.head).__name__} has nothing to learn, so there is nothing to fit: use test with "
+                "--untrained true and --model.init_args.unary_checkpoint"
+            )
         epochs = self.trainer.max_epochs
         if epochs is not None and 0 <= epochs <= self.hparams["freeze_network_epochs"]:
             self.network.requires_grad_(False)

@@ -58,6 +58,8 @@ def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:
     run_again = [*given, *TINY, f"--output={tmp_path}", "--untrained=true"]
     metrics = run("test", *run_again).trainer.callback_metrics
     assert metrics["test/miou"] != metrics["test/miou_network"]
+    with pytest.raises(ValueError, match="DenseCRFHead has nothing to learn"):
+        run("fit", *given, *TINY, f"--output={tmp_path}")
     alone = run("test", f"--config={STREETS}", *TINY, f"--output={tmp_path}", f"--ckpt_path={network}")
     assert metrics["test/miou_network"] == alone.trainer.callback_metrics["test/miou"]
 

@@ -23,6 +23,8 @@ from crfgrad.features import positions
 from crfgrad.kernels import filtering, matrix, simplex
 from crfgrad.kernels.parallel import run
 from crfgrad.lattice import gaussian_taps
+from crfgrad.lattice.geometry import embedding_matrix, key_strides
+from crfgrad.lattice.numba_table import _lattice_extent
 from crfgrad.simplex import softmax
 from experiments.scene import make_scene
 
@@ -251,8 +253,12 @@ def test_compiled_code_follows_its_sources(tmp_path: Path) -> None:
 
 
 def test_correlated_features_of_many_channels() -> None:
-    shared = torch.randint(256, (1, 1, 400)) / 3.0
-    features = 0.95 * shared + 0.05 * torch.randint(256, (1, 12, 400)) / 3.0
+    """Each by itself they would span more cells than keys can tell apart."""
+    shared = torch.randint(256, (1, 1, 400)) / 8.0
+    features = 0.95 * shared + 0.05 * torch.randint(256, (1, 12, 400)) / 8.0
+    alone = _lattice_extent(features.numpy(), embedding_matrix(12).numpy())[1]
+    with pytest.raises(ValueError, match="62-bit keys"):
+        key_strides(alone.tolist(), batch=1, radius=1)
     counts = [PermutohedralLattice(features, backend=backend).vertices for backend in ("torch", "numba")]  # type: ignore[arg-type]
     assert counts[0] == counts[1]
 

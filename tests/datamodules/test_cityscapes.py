@@ -112,12 +112,14 @@ def test_loader_processes(root: Path) -> None:
 def test_errors_say_what_to_do(root: Path, tmp_path: Path) -> None:
     empty = Cityscapes(root=str(tmp_path / "elsewhere"), coarse=True)
     with pytest.raises(
-        FileNotFoundError, match=r"leftImg8bit/train holds no images: download leftImg8bit_trainvaltest"
+        FileNotFoundError, match=r"leftImg8bit/train holds no images: .* download leftImg8bit_trainvaltest"
     ):
         empty.train_dataloader()
-    with pytest.raises(FileNotFoundError, match=r"leftImg8bit/test holds no images: download"):
+    with pytest.raises(FileNotFoundError, match=r"leftImg8bit/test holds no images: .* download"):
         empty.predict_dataloader()
-    with pytest.raises(FileNotFoundError, match=r"train_extra holds no images: download leftImg8bit_trainextra\.zip"):
+    with pytest.raises(
+        FileNotFoundError, match=r"train_extra holds no images: .* download leftImg8bit_trainextra\.zip"
+    ):
         empty.images("train_extra")
     with pytest.raises(ValueError, match="fine and coarse are both false"):
         Cityscapes(fine=False)

@@ -170,7 +170,7 @@ def test_a_connection_that_hangs_is_given_up(cache: Path, monkeypatch: pytest.Mo
     connect(monkeypatch, Hub(seconds=3))
     monkeypatch.setattr(encoder_weights, "TIMEOUT", 0.2)
     start = time.perf_counter()
-    refusal({"encoder_weights": "imagenet"}, "no answer within 0.2 seconds")
+    refusal({"encoder_weights": "imagenet"}, "no answer within the 0.2 seconds of HF_HUB_ETAG_TIMEOUT")
     assert time.perf_counter() - start < 2
 
 
