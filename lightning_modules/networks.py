@@ -74,6 +74,7 @@ class SMPNetwork(nn.Module):
         height, width = image.shape[2:]
         normalised = (image.to(self.mean.dtype) - self.mean) / self.std
         padded = pad(normalised, (0, -width % self.stride, 0, -height % self.stride))
+        padded = padded.contiguous(memory_format=torch.channels_last)  # faster convolutions on a CPU
         logits: Tensor = self.model(padded)
         return logits[:, :, :height, :width]
 

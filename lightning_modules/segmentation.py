@@ -59,7 +59,7 @@ class SegmentationModule(pl.LightningModule):
         loss_options: dict[str, Any] | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
-        head_learning_rate: float = 1e-2,
+        head_learning_rate: float = 1e-3,
         head_weight_decay: float = 0.0,
         optimizer: Callable[[Iterable], Optimizer] = torch.optim.AdamW,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,

@@ -15,7 +15,8 @@ HEADS = sorted(set((ROOT / "experiments" / "heads").glob("*.yaml")) - {DENSE})
 CLUSTER = ROOT / "experiments" / "cluster.yaml"
 DEMO = ROOT / "experiments" / "synthetic_streets" / "demo.yaml"
 SWEEPS = set((ROOT / "experiments" / "sweeps").glob("*.yaml"))  # test_sweep.py has them
-NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - {*HEADS, *SWEEPS, DENSE, DEMO})
+SCHEDULES = sorted((ROOT / "experiments").rglob("second_stage.yaml"))
+NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - {*HEADS, *SWEEPS, *SCHEDULES, DENSE, DEMO})
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,14 @@ def test_every_head_behind_the_network(head: Path, network: str, tmp_path: Path)
         assert torch.isfinite(metrics[name])
     pictures = {path.name.split("_")[0] for path in (tmp_path / "run" / "version_0" / "pictures").iterdir()}
     assert pictures == {"predictions", "filters"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda path: path.parent.name)
+def test_every_schedule_of_a_head(schedule: Path, network: str, tmp_path: Path) -> None:
+    given = [f"--config={STREETS}", f"--config={HEADS[0]}", f"--config={schedule}"]
+    trained = run("fit", *given, f"--model.init_args.unary_checkpoint={network}", *TINY, f"--output={tmp_path}")
+    asked = yaml.safe_load(schedule.read_text()).get("model", {"init_args": {}})["init_args"]
+    assert {name: trained.model.hparams[name] for name in asked} == asked
 
 
 def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:
@@ -99,7 +108,8 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_one_begins_with_its_command() -> None:
     configurations = set((ROOT / "experiments").rglob("*.yaml")) - SWEEPS
-    assert configurations == {*HEADS, *NETWORKS, DEMO, DENSE, CLUSTER}  # so that each is run by a test above
+    tested_above = {*HEADS, *NETWORKS, *SCHEDULES, DEMO, DENSE, CLUSTER}
+    assert configurations == tested_above
     for path in configurations:
         assert isinstance(yaml.safe_load(path.read_text()), dict)
         command = path.read_text().splitlines()[0]

@@ -10,6 +10,8 @@ from crfgrad.features import Widths, positions, spread_widths
 from crfgrad.lattice import PermutohedralLattice, gaussian_taps, opposite_taps
 from crfgrad.potentials.base import Message, Potential, mix_labels, potts, symmetrised
 
+FEW_LABELS = 8  # up to here a matrix for each pixel takes less memory than the iterations do
+
 
 class _LatticePotential(Potential):
     """Features, lattice and normalisation, which the free and the Gaussian potential share.
@@ -121,10 +123,16 @@ class BilateralPotential(_LatticePotential):
         """See ``Potential.bind``."""
         lattice = self.normalised_lattice(image)
         kernel = self.kernel().to(image.dtype)
+        own = None
+        if self.exclude_self and self.num_classes <= FEW_LABELS:
+            own = _self_matrices(lattice, kernel)
 
         def message(q: Tensor, adjoint: bool = False) -> Tensor:
             weights = opposite_taps(kernel).mT if adjoint else kernel
             received = lattice.slice(lattice.filter(lattice.splat(q), weights))
+            if own is not None:
+                matrices = own.mT if adjoint else own
+                return received - (matrices @ q.movedim(1, -1)[..., None]).squeeze(-1).movedim(-1, 1)
             return received - lattice.filter_self(q, weights) if self.exclude_self else received
 
         return message
@@ -190,6 +198,12 @@ class GaussianBilateralPotential(_LatticePotential):
             return mix_labels(compatibility, received, adjoint)
 
         return message
+
+
+def _self_matrices(lattice: PermutohedralLattice, kernel: Tensor) -> Tensor:
+    """What filters (taps, L, L) bring from each pixel to itself, once for all iterations: (B, H, W, L, L)."""
+    ones = kernel.new_ones(lattice.batch, 1, *lattice.shape)
+    return lattice.filter_self(ones, kernel.flatten(1)[..., None]).movedim(1, -1).unflatten(-1, kernel.shape[1:])
 
 
 def _widths(sigma_xy: Widths, sigma_rgb: Widths, image_channels: int) -> Tensor:

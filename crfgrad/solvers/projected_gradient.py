@@ -34,7 +34,7 @@ class ProjectedGradient(Solver):
         iterations: int = 5,
         step_size: float = 0.5,
         learn_step_size: bool = False,
-        leak: float = 0.1,
+        leak: float = 0.01,
         eval_leak: float = 0.0,
     ) -> None:
         super().__init__(iterations, step_size, learn_step_size)

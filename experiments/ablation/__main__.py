@@ -8,6 +8,7 @@ goes on from its last epoch: give the same command. docs/ablation.md says more.
 """
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> str:
         asked.arguments,
         read_grid(asked.vary),
         asked.free_widths,
+        shlex.join(["python", "-m", "experiments.ablation", *(sys.argv[1:] if arguments is None else arguments)]),
     )
     argv, sys.argv = sys.argv, sys.argv[:1]  # or Lightning warns that it was given arguments twice
     try:

@@ -33,6 +33,7 @@ class Plan:
         arguments: Further arguments of main.py fit, for all runs.
         grid: Widths and strengths to choose from for the rows of Gaussian shape.
         free_widths: Start the bilateral filters of the free rows at what was chosen for their row of Gaussian shape.
+        command: How it was asked for, to be told with the results.
     """
 
     output: Path
@@ -42,6 +43,7 @@ class Plan:
     arguments: Sequence[str] = ()
     grid: Grid = field(default_factory=lambda: GRID)
     free_widths: bool = False
+    command: str = ""
 
     def folder(self, row: Row, seed: int) -> Path:
         """The folder of a run."""

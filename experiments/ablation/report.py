@@ -49,9 +49,10 @@ def paper_values(results: Sequence[Result], name: str | None) -> dict[str, float
 def write_report(results: Sequence[Result], output: Path, paper: str | None = None) -> str:
     """Writes results.md, .csv and .tex, runs.csv, miou.png and .pdf; returns the Markdown."""
     records = summarise(results, paper_values(results, paper))
-    tables = [accuracy(records), classes(records), energies(records), widths(results)]
+    tables = [accuracy(records), classes(records), gains(records), energies(records), widths(results)]
     tables = [table for table in tables if table.body]
-    text = f"# Ablation on {results[0]['data']}\n\n" + "\n\n".join(map(markdown, tables)) + "\n"
+    parts = [f"# Ablation on {results[0]['data']}", *map(markdown, tables), origin(results)]
+    text = "\n\n".join(parts) + "\n"
     write_text(output / "results.md", text)
     write_text(output / "results.tex", "\n\n".join(map(latex, tables)) + "\n")
     write_text(output / "results.csv", table_csv([_numbers(record) for record in records]))
@@ -65,7 +66,7 @@ def write_report(results: Sequence[Result], output: Path, paper: str | None = No
 
 def accuracy(records: Sequence[dict[str, Any]]) -> Table:
     """IoU and its differences."""
-    keys = {"mIoU": "miou", "the paper's": "paper", "trimap mIoU": "trimap_miou"}
+    keys = {"mIoU": "miou", "the paper's": "paper", "its network's": "miou_network", "trimap mIoU": "trimap_miou"}
     if not any(record["paper"] for record in records):
         del keys["the paper's"]
     compared = {"over the network": "minus_network", "over its (G) row": "minus_gaussian"}
@@ -83,6 +84,7 @@ def accuracy(records: Sequence[dict[str, Any]]) -> Table:
     note += "the same seed with their 95 % confidence interval (Student's t)."
     if most == 1:
         note = "IoU on the test split in percent. One seed: no standard deviation and no confidence interval."
+    note += " Its network's: what the network that was trained with the CRF says before it."
     return Table("Accuracy", ["", "seeds", *keys, *compared], body, note)
 
 
@@ -91,6 +93,18 @@ def classes(records: Sequence[dict[str, Any]]) -> Table:
     names = list(records[0]["iou"])
     body = [[title(record["row"]), *(spread(record["iou"].get(name)) for name in names)] for record in records]
     return Table("IoU of each class", ["", *names], body, "In percent. A class that is nowhere has none.")
+
+
+def gains(records: Sequence[dict[str, Any]]) -> Table:
+    """By how much each class gains on the network alone."""
+    names = list(records[0]["iou"])
+    body = [
+        [title(record["row"]), *(interval(record["iou_minus_network"].get(name)) for name in names)]
+        for record in records
+        if any(record["iou_minus_network"].values())
+    ]
+    note = "Difference of the IoU of each class between runs of the same seed, with its 95 % confidence interval."
+    return Table("Over the network, by class", ["", *names], body, note)
 
 
 def energies(records: Sequence[dict[str, Any]]) -> Table:
@@ -129,6 +143,16 @@ def widths(results: Sequence[Result]) -> Table:
         for result in chosen
     ]
     return Table("Widths and strengths", ["", "seed", *names], body, "The best of the grid on the validation split.")
+
+
+def origin(results: Sequence[Result]) -> str:
+    """How the numbers were made: commands, seeds, time and versions, as Markdown."""
+    commands = "\n".join(dict.fromkeys(result["command"] for result in results))
+    used = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
+    seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
+    hours = sum(result["seconds"] for result in results) / 3600
+    made = f"{len(results)} runs, seeds {seeds}, {hours:.1f} hours in all; {', '.join(used)}."
+    return f"## How it was made\n\n```\n{commands}\n```\n\n{made}"
 
 
 def spread(summary: Mean | None, digits: int = 1) -> str:
@@ -175,7 +199,8 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """A record with a column for each number."""
     columns: dict[str, Any] = {"row": record["row"], "seeds": len(record["seeds"]), "paper": record["paper"]}
     named = {name: value for name, value in record.items() if isinstance(value, Mean)}
-    named |= {f"iou/{name}": value for name, value in record["iou"].items() if value is not None}
+    for group, prefix in (("iou", ""), ("iou_minus_network", "minus_network ")):
+        named |= {f"{prefix}iou/{name}": value for name, value in record[group].items() if value is not None}
     for name, summary in named.items():
         parts = {"mean": summary.mean, "std": summary.deviation}
         if name.startswith("minus_"):

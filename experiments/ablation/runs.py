@@ -1,9 +1,11 @@
 """One run after the other: trained, tested, and written to its folder; none of them twice."""
 
+import platform
 import shutil
 import statistics
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +65,18 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
         "classes": list(run.datamodule.classes),
         "seconds": time.monotonic() - started,
         "resumed": resumed,
+        "command": plan.command,
+        "versions": versions(),
         "settings": settings,
     }
     write_json(folder / "result.json", result)
     return plan.result(row, seed) or result
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that results depend on."""
+    packages = ("crfgrad", "torch", "pytorch-lightning", "segmentation-models-pytorch", "timm", "albumentations")
+    return {"Python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 
 def train_and_test(plan: Plan, row: Row, seed: int, head: Path | None) -> tuple[CLI, dict[str, float]]:

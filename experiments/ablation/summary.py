@@ -98,10 +98,14 @@ def summarise(results: Sequence[Result], paper: dict[str, float]) -> list[dict[s
                 "seeds": list(found),
                 "miou": percent(metric(found, "miou")),
                 "paper": paper.get(name),
+                "miou_network": percent(metric(found, "miou_network")),
                 "trimap_miou": percent(metric(found, "trimap_miou")),
                 "minus_network": percent(difference(rows, name, NETWORK.name)),
                 "minus_gaussian": percent(difference(rows, name, GAUSSIAN.get(name))),
                 "iou": {label: percent(metric(found, f"iou/{label}")) for label in classes},
+                "iou_minus_network": {
+                    label: percent(difference(rows, name, NETWORK.name, f"iou/{label}")) for label in classes
+                },
                 "energy_network": metric(found, "energy_network"),
                 "energy": metric(found, "energy"),
                 "energy_switched": switched_energy(found),

@@ -202,6 +202,14 @@ class TestBilateral(PotentialTester):
             assert float(message(q)[0, 0].mean().detach()) == pytest.approx(3.0, rel=0.1)
 
 
+class TestBilateralOfManyLabels(TestBilateral):
+    """The same without a matrix for each pixel, which many labels do not get."""
+
+    @pytest.fixture(autouse=True)
+    def many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("crfgrad.potentials.bilateral.FEW_LABELS", 0)
+
+
 class TestGaussianBilateral(TestBilateral):
     build = partial(GaussianBilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
 

@@ -205,9 +205,10 @@ def test_a_killed_ablation_goes_on(tmp_path: Path, calls: Calls) -> None:
 def made_up(row: str, seed: int, miou: float, **further: Any) -> dict[str, Any]:
     """A result as a run would write it."""
     metrics = {"miou": miou, "trimap_miou": miou - 0.1, "iou/background": miou + 0.05, "iou/horse": miou - 0.05}
-    shared = {"data": "WeizmannHorse", "classes": ["background", "horse"], "seconds": 1.0, "resumed": False}
+    shared = {"data": "WeizmannHorse", "classes": ["background", "horse"], "seconds": 3600.0, "resumed": False}
+    shared |= {"command": "python -m experiments.ablation --seeds 0", "versions": {"torch": "2.0"}}
     if row == "full":
-        metrics |= {"energy_network": 50.0 + seed, "energy": 2.0}
+        metrics |= {"energy_network": 50.0 + seed, "energy": 2.0, "miou_network": miou - 0.02}
         energies = {"own": [1.0, 2.0, 3.0], "switched": [2.0, 2.0, 1.0]}
         further = {"solvers": {"solver": "ProjectedGradient", "switched_solver": "MeanField", **energies}} | further
     return {"row": row, "seed": seed, "metrics": metrics, "solvers": None, "widths": None} | shared | further
@@ -233,7 +234,11 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     assert {name: float(rows["full"][name]) for name in expected} == pytest.approx(expected)
     by_hand = 2 + 4.30265 / 3**0.5  # differences 1, 2, 3, and t of a printed table for two degrees of freedom
     assert float(rows["full"]["minus_gaussian high"]) == pytest.approx(by_hand, abs=1e-4)
-    assert "| + full | 4 | 89.5 ± 6.6 | 84.0 | 79.5 ± 6.6 | +5.3 [-0.9, +11.6] | +2.0 [-0.5, +4.5] |" in text
+    gain = "+5.3 [-0.9, +11.6]"
+    assert f"| + full | 4 | 89.5 ± 6.6 | 84.0 | 87.5 ± 6.6 | 79.5 ± 6.6 | {gain} | +2.0 [-0.5, +4.5] |" in text
+    assert f"| + full | {gain} | {gain} |" in text  # each class over the network
+    assert "```\npython -m experiments.ablation --seeds 0\n```" in text
+    assert "10 runs, seeds 0, 1, 2, 3, 10.0 hours in all; torch 2.0." in text
     assert "| + full | ProjectedGradient | 52 ± 1 | 2 ± 0 | 2 ± 0 | 4 of 12 |" in text
     assert (tmp_path / "results.md").read_text() == text
     assert r"+ full & 4 & 89.5 $\pm$ 6.6 & 84.0 &" in (tmp_path / "results.tex").read_text()
@@ -243,7 +248,7 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     text = report.write_report([made_up("full", 0, 0.8), made_up("network", 0, 0.7)], tmp_path, "none")
-    assert "| + full | 1 | 80.0 | 70.0 | +10.0 |  |" in text
+    assert "| + full | 1 | 80.0 | 78.0 | 70.0 | +10.0 |  |" in text
     assert "One seed: no standard deviation and no confidence interval." in text
     assert not any(word in text for word in ("paper", "nan"))
     assert "nan" not in (tmp_path / "results.csv").read_text() + (tmp_path / "results.tex").read_text()
