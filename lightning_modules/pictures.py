@@ -71,7 +71,9 @@ def draw_filters(kernel: Tensor, names: Sequence[str], title: str, most: int = 8
                 axis.set_title(names[other], fontsize=8)
             if other == 0:
                 axis.set_ylabel(names[label], fontsize=8)
-    figure.colorbar(drawn, ax=axes, shrink=0.6, label="cost")
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.6)
+    bar.set_label("cost", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     told = f"Cost that the row's label, in the middle, pays for the column's, {title}"
     figure.suptitle(fill(told, round(14 * (1.2 * count + 1))), fontsize=9)  # about 14 letters to the inch
     return figure

@@ -69,13 +69,13 @@ def accuracy(records: Sequence[dict[str, Any]]) -> Table:
     keys = {"mIoU": "miou", "the paper's": "paper", "its network's": "miou_network", "trimap mIoU": "trimap_miou"}
     if not any(record["paper"] for record in records):
         del keys["the paper's"]
-    compared = {"over the network": "minus_network", "over its (G) row": "minus_gaussian"}
+    compared = [name for name in records[0]["differences"] if any(record["differences"][name] for record in records)]
     body = []
     for record in records:
         cells = [
             f"{record[key]:.1f}" if isinstance(record[key], float) else spread(record[key]) for key in keys.values()
         ]
-        cells += [interval(record[key]) for key in compared.values()]
+        cells += [interval(record["differences"][name]) for name in compared]
         body.append([title(record["row"]), str(len(record["seeds"])), *cells])
     most = max(len(record["seeds"]) for record in records)
     note = (
@@ -99,9 +99,9 @@ def gains(records: Sequence[dict[str, Any]]) -> Table:
     """By how much each class gains on the network alone."""
     names = list(records[0]["iou"])
     body = [
-        [title(record["row"]), *(interval(record["iou_minus_network"].get(name)) for name in names)]
+        [title(record["row"]), *(interval(record["iou_over_network"].get(name)) for name in names)]
         for record in records
-        if any(record["iou_minus_network"].values())
+        if any(record["iou_over_network"].values())
     ]
     note = "Difference of the IoU of each class between runs of the same seed, with its 95 % confidence interval."
     return Table("Over the network, by class", ["", *names], body, note)
@@ -199,11 +199,13 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """A record with a column for each number."""
     columns: dict[str, Any] = {"row": record["row"], "seeds": len(record["seeds"]), "paper": record["paper"]}
     named = {name: value for name, value in record.items() if isinstance(value, Mean)}
-    for group, prefix in (("iou", ""), ("iou_minus_network", "minus_network ")):
-        named |= {f"{prefix}iou/{name}": value for name, value in record[group].items() if value is not None}
+    named |= {f"iou/{name}": value for name, value in record["iou"].items() if value is not None}
+    differences = {f"iou/{name} over the network": value for name, value in record["iou_over_network"].items()}
+    differences |= {f"miou {name}": value for name, value in record["differences"].items()}
+    named |= {name: value for name, value in differences.items() if value is not None}
     for name, summary in named.items():
         parts = {"mean": summary.mean, "std": summary.deviation}
-        if name.startswith("minus_"):
+        if name in differences:
             parts |= {"low": summary.low, "high": summary.high}
         columns |= {f"{name} {part}": "" if math.isnan(number) else number for part, number in parts.items()}
     if record["lower"] is not None:

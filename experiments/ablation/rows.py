@@ -10,6 +10,7 @@ import yaml
 HEADS = Path(__file__).parents[1] / "heads"
 TITLES = {
     "network": "network",
+    "unary": "+ unary (control)",
     "spatial_gaussian": "+ spatial (G)",
     "spatial": "+ spatial",
     "full_gaussian": "+ full (G)",
@@ -18,6 +19,8 @@ TITLES = {
 }
 GAUSSIAN = {"spatial": "spatial_gaussian", "full": "full_gaussian", "full_mean_field": "full_gaussian"}
 """The row of Gaussian shape that a row of free filters is compared with."""
+CONTROL = "unary"
+"""The row without pairwise terms, whose gain is due to training the network for longer."""
 PAPER = {
     "WeizmannHorse": {
         "network": 80.0,
@@ -74,6 +77,16 @@ NETWORK = Row("network")
 def title(name: str) -> str:
     """What the tables call a row."""
     return TITLES.get(name, f"+ {name}")
+
+
+def compared_with(name: str) -> dict[str, str | None]:
+    """The rows that a row is compared with, by what the tables call the difference."""
+    return {
+        "over the network": NETWORK.name,
+        "over the control": CONTROL,
+        "over its (G) row": GAUSSIAN.get(name),
+        "over (MF)": "full_mean_field" if name == "full" else None,
+    }
 
 
 def in_order(names: set[str]) -> list[str]:

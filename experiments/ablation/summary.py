@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from experiments.ablation.rows import GAUSSIAN, NETWORK, in_order
+from experiments.ablation.rows import NETWORK, compared_with, in_order
 
 CONFIDENCE = 0.95
 Result = dict[str, Any]
@@ -100,10 +100,11 @@ def summarise(results: Sequence[Result], paper: dict[str, float]) -> list[dict[s
                 "paper": paper.get(name),
                 "miou_network": percent(metric(found, "miou_network")),
                 "trimap_miou": percent(metric(found, "trimap_miou")),
-                "minus_network": percent(difference(rows, name, NETWORK.name)),
-                "minus_gaussian": percent(difference(rows, name, GAUSSIAN.get(name))),
+                "differences": {
+                    title: percent(difference(rows, name, other)) for title, other in compared_with(name).items()
+                },
                 "iou": {label: percent(metric(found, f"iou/{label}")) for label in classes},
-                "iou_minus_network": {
+                "iou_over_network": {
                     label: percent(difference(rows, name, NETWORK.name, f"iou/{label}")) for label in classes
                 },
                 "energy_network": metric(found, "energy_network"),

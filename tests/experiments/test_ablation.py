@@ -226,14 +226,14 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     expected = {"miou mean": 100 * free.mean(), "miou std": 100 * free.std(ddof=1)}
     expected |= {"iou/horse mean": 100 * free.mean() - 5, "energy_network mean": 51.5, "energy_switched mean": 5 / 3}
     expected |= {"images lower": 4, "images higher": 4, "images": 12}
-    for column, other in (("minus_network", "network"), ("minus_gaussian", "full_gaussian")):
+    for column, other in (("miou over the network", "network"), ("miou over its (G) row", "full_gaussian")):
         own, its = IOU["full"][:3], IOU[other]  # not the last seed, which only one of them has
         paired = stats.ttest_rel(own, its).confidence_interval(0.95)
         expected |= {f"{column} low": 100 * paired.low, f"{column} high": 100 * paired.high}
         expected[f"{column} mean"] = 100 * (np.mean(own) - np.mean(its))
     assert {name: float(rows["full"][name]) for name in expected} == pytest.approx(expected)
     by_hand = 2 + 4.30265 / 3**0.5  # differences 1, 2, 3, and t of a printed table for two degrees of freedom
-    assert float(rows["full"]["minus_gaussian high"]) == pytest.approx(by_hand, abs=1e-4)
+    assert float(rows["full"]["miou over its (G) row high"]) == pytest.approx(by_hand, abs=1e-4)
     gain = "+5.3 [-0.9, +11.6]"
     assert f"| + full | 4 | 89.5 ± 6.6 | 84.0 | 87.5 ± 6.6 | 79.5 ± 6.6 | {gain} | +2.0 [-0.5, +4.5] |" in text
     assert f"| + full | {gain} | {gain} |" in text  # each class over the network
@@ -246,9 +246,18 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     assert all((tmp_path / f"miou.{kind}").stat().st_size > 5000 for kind in ("png", "pdf"))
 
 
+def test_control_and_mean_field_have_their_columns(tmp_path: Path) -> None:
+    miou = {"network": 0.7, "unary": 0.72, "full": 0.8, "full_mean_field": 0.79}
+    text = report.write_report([made_up(row, 0, value) for row, value in miou.items()], tmp_path, "none")
+    assert "| over the network | over the control | over (MF) |" in text
+    assert "| + unary (control) | 1 | 72.0 |  | 62.0 | +2.0 |  |  |" in text
+    assert "| 70.0 | +10.0 | +8.0 | +1.0 |" in text
+    assert [line["row"] for line in read_table(tmp_path / "results.csv")] == list(miou)
+
+
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     text = report.write_report([made_up("full", 0, 0.8), made_up("network", 0, 0.7)], tmp_path, "none")
-    assert "| + full | 1 | 80.0 | 78.0 | 70.0 | +10.0 |  |" in text
+    assert "| + full | 1 | 80.0 | 78.0 | 70.0 | +10.0 |\n" in text
     assert "One seed: no standard deviation and no confidence interval." in text
     assert not any(word in text for word in ("paper", "nan"))
     assert "nan" not in (tmp_path / "results.csv").read_text() + (tmp_path / "results.tex").read_text()
