@@ -13,14 +13,8 @@ from pytorch_lightning.callbacks import BasePredictionWriter, Callback
 from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from crfgrad import (
-    CRF,
-    BilateralPotential,
-    GaussianBilateralPotential,
-    GaussianSpatialPotential,
-    SpatialPotential,
-)
-from lightning_modules.pictures import blend, draw_filters, draw_panel, lattice_filter_slice, paint
+from crfgrad import CRF
+from lightning_modules.pictures import blend, draw_filters, draw_panel, filters_of, paint
 from lightning_modules.segmentation import SegmentationModule
 
 
@@ -89,15 +83,12 @@ class FilterPictures(_RunFolder):
         if not isinstance(module.head, CRF) or not trainer.is_global_zero:
             return
         for number, potential in enumerate(module.head.potentials):
-            if isinstance(potential, SpatialPotential | GaussianSpatialPotential):
-                kernel, title = potential.kernel(), f"by position, {potential.radius} pixels each way"
-            elif isinstance(potential, BilateralPotential | GaussianBilateralPotential):
-                kernel, title = lattice_filter_slice(potential), "by position (x) and brightness (y), 3 widths each way"
-            else:
+            found = filters_of(potential)
+            if found is None:
                 continue  # a potential of one's own may have no filters to draw
             name = f"filters_{number}_{type(potential).__name__}"
             file = self.run_folder / "pictures" / f"{name}.png"
-            log_picture(trainer, name, file, draw_filters(kernel, module.class_names, title))
+            log_picture(trainer, name, file, draw_filters(found[0], module.class_names, found[1]))
 
 
 class PredictionWriter(_RunFolder, BasePredictionWriter):

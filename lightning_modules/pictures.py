@@ -10,9 +10,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
-from crfgrad import BilateralPotential, GaussianBilateralPotential, PermutohedralLattice
+from crfgrad import (
+    BilateralPotential,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    PermutohedralLattice,
+    SpatialPotential,
+)
 from crfgrad.lattice import opposite_taps
 from datamodules.colours import Colour
 
@@ -77,6 +83,15 @@ def draw_filters(kernel: Tensor, names: Sequence[str], title: str, most: int = 8
     told = f"Cost that the row's label, in the middle, pays for the column's, {title}"
     figure.suptitle(fill(told, round(14 * (1.2 * count + 1))), fontsize=9)  # about 14 letters to the inch
     return figure
+
+
+def filters_of(potential: nn.Module) -> tuple[Tensor, str] | None:
+    """Filters to draw (L, L, height, width) and what their axes are; None of a potential that has none."""
+    if isinstance(potential, SpatialPotential | GaussianSpatialPotential):
+        return potential.kernel().detach().cpu(), f"by position, {potential.radius} pixels each way"
+    if isinstance(potential, BilateralPotential | GaussianBilateralPotential):
+        return lattice_filter_slice(potential), "by position (x) and brightness (y, darker above), 3 widths each way"
+    return None
 
 
 @torch.no_grad()

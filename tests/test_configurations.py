@@ -56,10 +56,12 @@ def test_every_head_behind_the_network(head: Path, network: str, tmp_path: Path)
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda path: path.parent.name)
 def test_every_schedule_of_a_head(schedule: Path, network: str, tmp_path: Path) -> None:
-    given = [f"--config={STREETS}", f"--config={HEADS[0]}", f"--config={schedule}"]
-    trained = run("fit", *given, f"--model.init_args.unary_checkpoint={network}", *TINY, f"--output={tmp_path}")
-    asked = yaml.safe_load(schedule.read_text()).get("model", {"init_args": {}})["init_args"]
-    assert {name: trained.model.hparams[name] for name in asked} == asked
+    given = [f"--config={STREETS}", f"--config={HEADS[0]}", *TINY, f"--config={schedule}"]  # it has the last word
+    trained = run("fit", *given, f"--model.init_args.unary_checkpoint={network}", f"--output={tmp_path}")
+    asked = yaml.safe_load(schedule.read_text())
+    rates = asked.get("model", {"init_args": {}})["init_args"]
+    assert {name: trained.model.hparams[name] for name in rates} == rates
+    assert trained.trainer.max_epochs == asked["trainer"]["max_epochs"] > 1
 
 
 def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.ablation.files import plain, read_json
 from experiments.ablation.rows import GAUSSIAN, NETWORK, Row
 from experiments.ablation.settings import differences, effective
+from experiments.files import plain, read_json
 
 # a line for each run instead; ddp would start the whole ablation once more for each device
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.devices=1"]
 GRID: dict[str, list[float]] = {
     "spatial.sigma": [1, 3],
-    "spatial.strength": [0.5, 2],
+    "spatial.strength": [0, 0.5, 2],
     "bilateral.sigma_xy": [20, 40, 80],
-    "bilateral.sigma_rgb": [5, 10],
+    "bilateral.sigma_rgb": [3, 5, 10],
     "bilateral.strength": [1, 3],
 }
 Grid = Mapping[str, Sequence[float]]

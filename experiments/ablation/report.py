@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.ablation.files import read_json, write_text
 from experiments.ablation.plot import plot
 from experiments.ablation.rows import PAPER, title
 from experiments.ablation.summary import Mean, Result, by_row, summarise
+from experiments.files import read_json, write_text
 
 LATEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"}
 LATEX |= {"E(q^0)": "$E(q^0)$", "E(q^T)": "$E(q^T)$"}
@@ -151,7 +151,11 @@ def origin(results: Sequence[Result]) -> str:
     used = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
     seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
     hours = sum(result["seconds"] for result in results) / 3600
-    made = f"{len(results)} runs, seeds {seeds}, {hours:.1f} hours in all; {', '.join(used)}."
+    threads = ", ".join(map(str, sorted({result["threads"] for result in results})))
+    made = f"{len(results)} runs, seeds {seeds}, {hours:.1f} hours in all, CPU threads: {threads}; {', '.join(used)}."
+    resumed = sum(result["resumed"] for result in results)
+    if resumed:
+        made += f" {resumed} of the runs were resumed; the hours before that are not counted."
     return f"## How it was made\n\n```\n{commands}\n```\n\n{made}"
 
 

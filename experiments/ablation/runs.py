@@ -9,11 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from experiments.ablation.files import write_json
+import torch
+
 from experiments.ablation.loop import compare_solvers
 from experiments.ablation.plan import Plan
 from experiments.ablation.rows import NETWORK, Row
 from experiments.ablation.widths import Point, choose, write_head
+from experiments.files import duration, write_json
 from lightning_modules.cli import CLI
 from main import main as run_main
 
@@ -33,6 +35,8 @@ def run_all(plan: Plan, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[
         if (row, seed) in results:
             print(f"{line}mIoU {100 * results[row, seed]['metrics']['miou']:.1f}, done before", flush=True)
             continue
+        left = remaining(list(results.values()), [key for key in runs if key not in results])
+        print(f"{line}started{left}", flush=True)
         results[row, seed] = found = run_one(plan, row, seed)
         left = remaining(list(results.values()), [key for key in runs if key not in results])
         took = duration(found["seconds"])
@@ -67,6 +71,7 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
         "resumed": resumed,
         "command": plan.command,
         "versions": versions(),
+        "threads": torch.get_num_threads(),
         "settings": settings,
     }
     write_json(folder / "result.json", result)
@@ -75,8 +80,9 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that results depend on."""
-    packages = ("crfgrad", "torch", "pytorch-lightning", "segmentation-models-pytorch", "timm", "albumentations")
-    return {"Python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+    packages = ["crfgrad", "torch", "numba", "pytorch-lightning", "torchmetrics", "segmentation-models-pytorch", "timm"]
+    found = {name: metadata.version(name) for name in [*packages, "albumentations"]}
+    return {"Python": platform.python_version(), **found}
 
 
 def train_and_test(plan: Plan, row: Row, seed: int, head: Path | None) -> tuple[CLI, dict[str, float]]:
@@ -119,10 +125,3 @@ def remaining(results: Sequence[dict[str, Any]], left: Sequence[tuple[Row, int]]
     return f"; about {duration(seconds)} left" + (
         f" and {unknown} runs that have not been timed yet" if unknown else ""
     )
-
-
-def duration(seconds: float) -> str:
-    """A time to read."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -22,7 +22,6 @@ class Mean:
     deviation: float
     low: float
     high: float
-    count: int
 
 
 def mean_over_seeds(values: Sequence[float | None]) -> Mean | None:
@@ -41,10 +40,10 @@ def mean_over_seeds(values: Sequence[float | None]) -> Mean | None:
         return None
     mean = statistics.fmean(known)
     if len(known) == 1:
-        return Mean(mean, math.nan, math.nan, math.nan, 1)
+        return Mean(mean, math.nan, math.nan, math.nan)
     deviation = statistics.stdev(known)
     reach = float(student.ppf((1 + CONFIDENCE) / 2, len(known) - 1)) * deviation / math.sqrt(len(known))
-    return Mean(mean, deviation, mean - reach, mean + reach, len(known))
+    return Mean(mean, deviation, mean - reach, mean + reach)
 
 
 def by_row(results: Sequence[Result]) -> dict[str, dict[int, Result]]:
@@ -122,4 +121,4 @@ def percent(summary: Mean | None) -> Mean | None:
     if summary is None:
         return None
     low, high = 100 * summary.low, 100 * summary.high
-    return Mean(100 * summary.mean, 100 * summary.deviation, low, high, summary.count)
+    return Mean(100 * summary.mean, 100 * summary.deviation, low, high)

@@ -15,10 +15,10 @@ from torch import nn
 
 from crfgrad import GaussianBilateralPotential, GaussianSpatialPotential
 from crfgrad.potentials.base import potts
-from experiments.ablation.files import write_text
 from experiments.ablation.loop import batches
 from experiments.ablation.plan import Grid, Plan
-from experiments.ablation.rows import HEADS, Row, head_settings
+from experiments.ablation.rows import HEADS, NETWORK, Row, head_settings
+from experiments.files import write_text
 from lightning_modules.cli import CLI
 from lightning_modules.metrics import segmentation_metrics
 from main import main as run_main
@@ -76,7 +76,9 @@ def choose(plan: Plan, name: str, seed: int) -> Point:
     row = Row(name, HEADS / f"{name}.yaml")
     grid = points(plan.grid_of(row))
     path = plan.folder(row, seed) / "widths.csv"
-    scored = _read(path)
+    network = plan.checkpoint(NETWORK, seed, "best")
+    current = path.is_file() and path.stat().st_mtime >= network.stat().st_mtime  # else of a network that is gone
+    scored = _read(path) if current else []
     if sorted(tuple(point.items()) for _, point in scored) != sorted(tuple(point.items()) for point in grid):
         given = [*plan.given(row, seed), "--untrained=true", "--verbose=false", f"--name={row.name}/validation"]
         run = run_main(["validate", *given])
@@ -111,8 +113,6 @@ def _write(path: Path, scored: Sequence[tuple[float, Point]]) -> None:
 
 
 def _read(path: Path) -> list[tuple[float, Point]]:
-    if not path.is_file():
-        return []
     with path.open() as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     return [(float(row.pop(SCORE)), {name: float(value) for name, value in row.items()}) for row in rows]

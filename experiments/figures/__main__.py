@@ -25,7 +25,7 @@ def main(
     config: Path,
     checkpoint: Path,
     output: Path,
-    switch: Sequence[Path] = (),
+    beside: Sequence[Path] = (),
     images: int | None = None,
     rows: int = 4,
     iterations: int = 20,
@@ -44,16 +44,16 @@ def main(
     for name, figure in filter_figures(run, initial_crf(config, arguments)):
         save(figure, output, name)
 
-    others = [load_run(folder / "config.yaml", folder / "checkpoints" / "best.ckpt", arguments) for folder in switch]
+    others = [load_run(folder / "config.yaml", folder / "checkpoints" / "best.ckpt", arguments) for folder in beside]
     curves: dict[str, list[Curve]] = {}
-    for number, (other, folder) in enumerate(zip([run, *others], [config.parent, *switch], strict=True)):
+    for number, (other, folder) in enumerate(zip([run, *others], [config.parent, *beside], strict=True)):
         if other.module.class_names != names:
             raise SystemExit(f"{folder} was trained for other classes than {config.parent}: give runs on the same data")
         other.module.to(device)
         title = other.title if other.title not in curves else f"{other.title} ({number + 1})"
         print(f"{folder}: {title}", flush=True)
         same_data = Run(title, other.module, run.data)
-        last = max(iterations, other.module.solver.iterations)
+        last = max(iterations, other.crf.solver.iterations)
         curves[title] = measure(same_data, last, images, step_size)
     save(draw_energies(curves), output, "energy")
     save(draw_miou(curves), output, "miou")
@@ -76,7 +76,7 @@ if __name__ == "__main__":
     parser.add_argument("--checkpoint", type=Path, required=True, help="one of its checkpoints")
     parser.add_argument("--output", type=Path, default=Path("outputs/figures"))
     parser.add_argument(
-        "--switch", type=Path, nargs="+", default=[], metavar="RUN", help="folders of runs for curves side by side"
+        "--beside", type=Path, nargs="+", default=[], metavar="RUN", help="folders of runs for curves side by side"
     )
     parser.add_argument("--images", type=int, help="measure the first so many test images; all if not given")
     parser.add_argument("--rows", type=int, default=4, help="images in pictures")

@@ -53,7 +53,7 @@ def solvers_to_compare(solver: Solver, iterations: int, step_size: float = 0.5) 
 def measure(run: Run, iterations: int, images: int | None = None, step_size: float = 0.5) -> list[Curve]:
     """The curves of the run's solver and of the one to switch to, over the first so many test images."""
     module = run.module
-    solvers = solvers_to_compare(module.solver, iterations, step_size)
+    solvers = solvers_to_compare(run.crf.solver, iterations, step_size)
     energies: list[list[Tensor]] = [[] for _ in solvers]
     metrics = [
         [
@@ -76,7 +76,7 @@ def measure(run: Run, iterations: int, images: int | None = None, step_size: flo
     curves = []
     for solver, rows, metric in zip(solvers, energies, metrics, strict=True):
         values = [scored.compute() for scored in metric]
-        trained = module.solver.iterations if solver is solvers[0] else None
+        trained = run.crf.solver.iterations if solver is solvers[0] else None
         miou, iou = (torch.stack([value[key] for value in values]).cpu() for key in ("miou", "iou"))
         curves.append(Curve(solver, trained, torch.stack(rows, dim=1).cpu(), miou, iou))
     return curves

@@ -10,10 +10,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from crfgrad import CRF, BilateralPotential, GaussianBilateralPotential, GaussianSpatialPotential, SpatialPotential
+from crfgrad import CRF, BilateralPotential
 from experiments.figures.runs import Run
 from experiments.figures.style import LETTER, add_classes
-from lightning_modules.pictures import blend, draw_filters, draw_panel, lattice_filter_slice, paint
+from lightning_modules.pictures import blend, draw_filters, draw_panel, filters_of, lattice_filter_slice, paint
 
 Picture = dict[str, np.ndarray]
 MOST_STATES = 6
@@ -32,18 +32,16 @@ def filter_figures(run: Run, initial: CRF) -> Iterator[tuple[str, Figure]]:
     """
     names = run.module.class_names
     for number, (potential, before) in enumerate(zip(run.crf.potentials, initial.potentials, strict=True)):
+        found = filters_of(potential)
+        if found is None:
+            continue
         name = f"filters_{number}_{type(potential).__name__}"
-        if isinstance(potential, SpatialPotential | GaussianSpatialPotential):
-            axes = f"by position, {potential.radius} pixels each way"
-            yield name, draw_strongest(potential.kernel().detach().cpu(), names, COST, axes, MOST_LABELS)
-        elif isinstance(potential, BilateralPotential | GaussianBilateralPotential):
-            axes = "by position (x) and brightness (y), 3 widths each way"
-            plane = lattice_filter_slice(potential)
-            yield name, draw_strongest(plane, names, COST, axes, MOST_LABELS)
-            if isinstance(before, BilateralPotential):
-                change = plane - lattice_filter_slice(before)
-                title = f"change in training of the {COST}"
-                yield f"{name}_change", draw_strongest(change, names, title, axes, MOST_LABELS)
+        kernel, axes = found
+        yield name, draw_strongest(kernel, names, COST, axes, MOST_LABELS)
+        if isinstance(before, BilateralPotential):
+            change = kernel - lattice_filter_slice(before)
+            title = f"change in training of the {COST}"
+            yield f"{name}_change", draw_strongest(change, names, title, axes, MOST_LABELS)
 
 
 def draw_strongest(kernel: Tensor, names: list[str], quantity: str, axes: str, most: int) -> Figure:

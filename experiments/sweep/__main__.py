@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.files import duration
 from experiments.sweep.configuration import Sweep
 from experiments.sweep.plot import plot
 from experiments.sweep.results import Results, listed
@@ -115,20 +116,13 @@ def _report(results: Results, job: Job, limit: int, workers: int) -> None:
     else:
         score = f"{sweep.metric} {sweep.best(run.history):.4f}" if run.history else f"no {sweep.metric}"
         early = f", stopped early after {len(run.history)}" if run.state == "stopped" else ""
-        outcome = f"{score}{early}, {_duration(run.seconds)}"
+        outcome = f"{score}{early}, {duration(run.seconds)}"
     seconds = [other.seconds for other in known if other.state != "failed"]
     left = limit - len(known)
     remaining = ""
     if left > 0 and seconds:
-        remaining = f"; about {_duration(sum(seconds) / len(seconds) * left / min(workers, left))} left"
+        remaining = f"; about {duration(sum(seconds) / len(seconds) * left / min(workers, left))} left"
     print(f"run {run.number} of {limit}: {listed(run.parameters)}: {outcome}{remaining}", flush=True)
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _conclude(results: Results) -> None:

@@ -2,13 +2,14 @@
 
 import csv
 import fcntl
+import io
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from experiments.files import write_text
 from experiments.sweep.configuration import Parameters, Sweep
 from experiments.sweep.run import Run
 
@@ -57,33 +58,23 @@ class Results:
     def save(self) -> None:
         """Writes both files."""
         kept = {**self.identity, "runs": [asdict(run) for run in self.runs]}
-        _write(self.state_file, lambda file: json.dump(kept, file, indent=1))
+        write_text(self.state_file, json.dumps(kept, indent=1))
         ended = [run for run in self.runs if run.state != "running"]
         names = list(self.sweep.settings["parameters"])
-
-        def write(file: IO[str]) -> None:
-            table = csv.writer(file)
-            table.writerow(["run", *names, self.sweep.metric, "state", "seconds", "folder"])
-            for run in ended:
-                score = self.sweep.best(run.history) if run.history else ""
-                values = [run.parameters.get(name, "") for name in names]
-                table.writerow([run.name, *values, score, run.state, run.seconds, run.folder])
-
-        _write(self.table, write)
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["run", *names, self.sweep.metric, "state", "seconds", "folder"])
+        for run in ended:
+            score = self.sweep.best(run.history) if run.history else ""
+            values = [run.parameters.get(name, "") for name in names]
+            table.writerow([run.name, *values, score, run.state, run.seconds, run.folder])
+        write_text(self.table, text.getvalue())
 
     def scored(self) -> list[tuple[float, Run]]:
         """The runs that finished or were stopped early, with their best metric; the best one first."""
         ended = [run for run in self.runs if run.state in ("finished", "stopped") and run.history]
         scores = [(self.sweep.best(run.history), run) for run in ended]
         return sorted(scores, key=lambda scored: scored[0], reverse=self.sweep.maximise)
-
-
-def _write(path: Path, write: Callable[[IO[str]], None]) -> None:
-    """Writes a file so that it is there as a whole, or as it was."""
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        write(file)
-    os.replace(part, path)
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

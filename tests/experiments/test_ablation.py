@@ -26,6 +26,7 @@ from experiments.ablation import loop, report, runs, settings, widths
 from experiments.ablation.__main__ import main, read_grid
 from experiments.ablation.plan import Plan
 from experiments.ablation.rows import HEADS, NETWORK, Row, find_rows
+from experiments.files import duration
 from lightning_modules.callbacks import FilterPictures
 from tests.command_line import ROOT, STREETS, TINY, run
 
@@ -133,8 +134,17 @@ def test_only_what_is_missing_runs_again(finished: Path, calls: Calls, capsys: p
     assert result(finished, "full_gaussian", 1)["metrics"] == pytest.approx(metrics, rel=1e-5)
     assert last.read_bytes() == saved
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run ")]
-    assert re.fullmatch(r"run 3 of 6: seed 0, \+ full: mIoU [\d.]+, took \d+ s; about \d+ s left", lines[2])
-    assert [line.endswith("done before") for line in lines] == [True, True, False, True, False, False]
+    assert re.fullmatch(r"run 3 of 6: seed 0, \+ full: started; about \d+ s left", lines[2])
+    assert re.fullmatch(r"run 3 of 6: seed 0, \+ full: mIoU [\d.]+, took \d+ s; about \d+ s left", lines[3])
+    ended = [line for line in lines if ": started" not in line]
+    assert [line.endswith("done before") for line in ended] == [True, True, False, True, False, False]
+
+
+def test_widths_behind_another_network_are_chosen_again(finished: Path, calls: Calls) -> None:
+    (finished / "seed_0" / "full_gaussian" / "result.json").unlink()
+    (finished / "seed_0" / "network" / "version_0" / "checkpoints" / "best.ckpt").touch()  # as if trained again
+    main(asked(finished))
+    assert [call[0] for call in calls] == ["validate", "fit"]
 
 
 def test_other_settings_are_refused(finished: Path, calls: Calls, tmp_path: Path) -> None:
@@ -206,7 +216,7 @@ def made_up(row: str, seed: int, miou: float, **further: Any) -> dict[str, Any]:
     """A result as a run would write it."""
     metrics = {"miou": miou, "trimap_miou": miou - 0.1, "iou/background": miou + 0.05, "iou/horse": miou - 0.05}
     shared = {"data": "WeizmannHorse", "classes": ["background", "horse"], "seconds": 3600.0, "resumed": False}
-    shared |= {"command": "python -m experiments.ablation --seeds 0", "versions": {"torch": "2.0"}}
+    shared |= {"command": "python -m experiments.ablation --seeds 0", "versions": {"torch": "2.0"}, "threads": 1}
     if row == "full":
         metrics |= {"energy_network": 50.0 + seed, "energy": 2.0, "miou_network": miou - 0.02}
         energies = {"own": [1.0, 2.0, 3.0], "switched": [2.0, 2.0, 1.0]}
@@ -238,7 +248,7 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     assert f"| + full | 4 | 89.5 ± 6.6 | 84.0 | 87.5 ± 6.6 | 79.5 ± 6.6 | {gain} | +2.0 [-0.5, +4.5] |" in text
     assert f"| + full | {gain} | {gain} |" in text  # each class over the network
     assert "```\npython -m experiments.ablation --seeds 0\n```" in text
-    assert "10 runs, seeds 0, 1, 2, 3, 10.0 hours in all; torch 2.0." in text
+    assert "10 runs, seeds 0, 1, 2, 3, 10.0 hours in all, CPU threads: 1; torch 2.0." in text
     assert "| + full | ProjectedGradient | 52 ± 1 | 2 ± 0 | 2 ± 0 | 4 of 12 |" in text
     assert (tmp_path / "results.md").read_text() == text
     assert r"+ full & 4 & 89.5 $\pm$ 6.6 & 84.0 &" in (tmp_path / "results.tex").read_text()
@@ -277,7 +287,7 @@ def test_the_time_that_is_left() -> None:
     assert runs.remaining(done, [(NETWORK, 1), (full, 3)]) == "; about 50 s left"
     assert runs.remaining(done, [(spatial, 0)]) == "; about 40 s left"  # that of the other heads
     assert runs.remaining(done[:1], [(spatial, 0)]) == "; 1 left, of a kind that has not been timed yet"
-    assert [runs.duration(seconds) for seconds in (600, 7200)] == ["10 min", "2.0 h"]
+    assert [duration(seconds) for seconds in (600, 7200)] == ["10 min", "2.0 h"]
 
 
 def test_settings_are_what_counts(tmp_path: Path) -> None:

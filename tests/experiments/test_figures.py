@@ -81,7 +81,7 @@ def test_all_figures_with_the_right_numbers(
         folders[0] / "config.yaml",
         folders[0] / "checkpoints" / "best.ckpt",
         tmp_path,
-        switch=folders[1:],
+        beside=folders[1:],
         iterations=ITERATIONS,
         rows=2,
     )

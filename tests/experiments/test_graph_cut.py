@@ -55,15 +55,17 @@ def test_other_costs_are_refused() -> None:
         graph_cut(CRF(2, [potential]).eval().energy(torch.randn(1, 2, 3, 4), image))
 
 
-def test_everything_is_written_and_no_gap_is_negative(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_written_and_nothing_is_below_the_optimum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     projected, mean_field = main(tmp_path, height=16, width=20, iterations=12)
     printed = capsys.readouterr().out
     gaps = re.findall(r"(-?[\d.]+)%", printed)
     assert len(gaps) == 2 * 2 * 7  # q and labels of two solvers, t = 0, 1, 2, 3, 5, 10, 12
-    assert min(map(float, gaps)) >= 0
-    assert not any(gap.startswith("-") for gap in gaps)
+    lowest = float(re.search(r"graph cut: E = (-?[\d.]+)", printed)[1])
     for descent in (projected, mean_field):
         assert descent.energies.shape == (13, 2)
+        assert descent.energies.min() >= lowest - 0.005  # as printed
         assert (descent.energies[:, 1] <= descent.energies[:, 0] + 1e-9).all()  # rounding costs nothing
     assert (np.diff(projected.energies[:, 0]) <= 1e-9).all()
     assert projected.gaps[-1, 0] < mean_field.gaps[-1, 0]

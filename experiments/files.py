@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, so that a killed process leaves nothing half written."""
+"""Files that are there whole or not at all, so that a killed process leaves nothing half written; times to read."""
 
 import json
 import math
@@ -41,3 +41,10 @@ def plain(content: Any) -> Any:
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     return str(content)  # dates in YAML
+
+
+def duration(seconds: float) -> str:
+    """A time to read."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
