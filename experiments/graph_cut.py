@@ -16,6 +16,7 @@ import torch
 from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from crfgrad import (
@@ -165,6 +166,7 @@ def draw_gaps(figure: Figure, axis: Axes, descents: list[Descent]) -> None:
     axis.set_yticks([10.0**power for power in powers], [f"\u2264 {ticks[0]}", *ticks[1:]])
     axis.minorticks_off()
     axis.tick_params(labelsize=8)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axis.set_xlabel("iterations $t$", fontsize=9)
     axis.set_ylabel("gap to the optimum", fontsize=9)
     axis.grid(axis="y", color="0.9")
@@ -207,6 +209,10 @@ def main(
     output: Path, height: int = 36, width: int = 48, strength: float = 1.0, iterations: int = 50, seed: int = 0
 ) -> list[Descent]:
     """Prints the table, writes gaps.pdf, gaps.png and descent.gif, and returns what each solver has found."""
+    if min(height, width) < 8 or strength <= 0 or iterations < 1:
+        raise SystemExit(
+            "give --height and --width of at least 8 pixels, --strength above 0 and --iterations of 1 or more"
+        )
     problem = make_problem(height, width, strength, seed)
     optimum = graph_cut(problem.energy)
     descents = [descend(problem, solver, optimum) for solver in (ProjectedGradient(iterations), MeanField(iterations))]

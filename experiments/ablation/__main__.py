@@ -1,7 +1,7 @@
 """The ablation of the paper's Table 1 on any data set, and its tables.
 
-python -m experiments.ablation --config experiments/weizmann_horse/network.yaml \
-    --output outputs/ablation/weizmann_horse --seeds 0 1 2 -- --data.init_args.workers 2
+python -m experiments.ablation --config experiments/weizmann_horse/lite0.yaml \
+    --head_config experiments/second_stage.yaml --output outputs/ablation/weizmann_horse --seeds 0 1 2
 
 What stands after -- goes to ``main.py fit`` in all runs. A run that is finished is not run again, one that was killed
 goes on from its last epoch: give the same command. docs/ablation.md says more.
@@ -37,7 +37,9 @@ def read_grid(varied: Sequence[str]) -> dict[str, list[float]]:
 
 def main(arguments: Sequence[str] | None = None) -> str:
     """Runs what is not there yet, writes the report and returns it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.ablation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config", type=Path, nargs="+", default=[], help="configurations of data and network")
     parser.add_argument("--output", type=Path, required=True, help="folder of all runs and of the report")
     parser.add_argument("--seeds", type=int, nargs="+", help="the default is 0")

@@ -102,8 +102,9 @@ class Plan:
         """Refuses to take a run of other settings, finished or not, for the one that is asked for."""
         folder = self.folder(row, seed)
         result = self.result(row, seed)
+        asked = self.settings(row)  # also where nothing is stored, so that a missing file is told at once
         stored = read_json(folder / "settings.json") if result is None else result["settings"]
-        differing = [] if stored is None else differences(stored, self.settings(row))
+        differing = [] if stored is None else differences(stored, asked)
         if differing:
             raise SystemExit(
                 f"{folder} is a run with other settings ({'; '.join(differing[:3])}): give another --output, or delete "

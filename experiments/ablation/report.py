@@ -11,7 +11,7 @@ from typing import Any
 from experiments.ablation.plot import plot
 from experiments.ablation.rows import PAPER, title
 from experiments.ablation.summary import Mean, Result, by_row, summarise
-from experiments.files import read_json, write_text
+from experiments.files import duration, read_json, write_text
 
 LATEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"}
 LATEX |= {"E(q^0)": "$E(q^0)$", "E(q^T)": "$E(q^T)$"}
@@ -103,7 +103,10 @@ def gains(records: Sequence[dict[str, Any]]) -> Table:
         for record in records
         if any(record["iou_over_network"].values())
     ]
-    note = "Difference of the IoU of each class between runs of the same seed, with its 95 % confidence interval."
+    note = (
+        "Difference of the IoU of each class between runs of the same seed, with its 95 % confidence interval if there "
+    )
+    note += "are several."
     return Table("Over the network, by class", ["", *names], body, note)
 
 
@@ -142,7 +145,12 @@ def widths(results: Sequence[Result]) -> Table:
         ]
         for result in chosen
     ]
-    return Table("Widths and strengths", ["", "seed", *names], body, "The best of the grid on the validation split.")
+    return Table(
+        "Widths and strengths",
+        ["", "seed", *names],
+        body,
+        "The best of the grid on the validation split; free rows start at the bilateral values of full (G).",
+    )
 
 
 def origin(results: Sequence[Result]) -> str:
@@ -150,12 +158,12 @@ def origin(results: Sequence[Result]) -> str:
     commands = "\n".join(dict.fromkeys(result["command"] for result in results))
     used = dict.fromkeys(f"{name} {version}" for result in results for name, version in result["versions"].items())
     seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
-    hours = sum(result["seconds"] for result in results) / 3600
+    took = duration(sum(result["seconds"] for result in results))
     threads = ", ".join(map(str, sorted({result["threads"] for result in results})))
-    made = f"{len(results)} runs, seeds {seeds}, {hours:.1f} hours in all, CPU threads: {threads}; {', '.join(used)}."
+    made = f"{len(results)} runs, seeds {seeds}, {took} in all, CPU threads: {threads}; {', '.join(used)}."
     resumed = sum(result["resumed"] for result in results)
     if resumed:
-        made += f" {resumed} of the runs were resumed; the hours before that are not counted."
+        made += f" Resumed runs: {resumed}; their time before that is not counted."
     return f"## How it was made\n\n```\n{commands}\n```\n\n{made}"
 
 

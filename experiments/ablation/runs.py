@@ -54,9 +54,8 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
     head = row.head
     source = plan.uses_widths(row)
     if source is not None:
-        widths = choose(plan, source, seed)
         head = folder / "head.yaml"
-        write_head(row, widths, head)
+        widths = write_head(row, choose(plan, source, seed), head)
     resumed = plan.checkpoint(row, seed, "last").is_file()
     run, metrics = (train_and_test if row.trained else only_test)(plan, row, seed, head)
     result = {

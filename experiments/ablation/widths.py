@@ -88,19 +88,24 @@ def choose(plan: Plan, name: str, seed: int) -> Point:
     return scored[0][1]
 
 
-def write_head(row: Row, point: Point, path: Path) -> None:
-    """The head of a row with other widths: as they are in Gaussian potentials, as initial values in bilateral ones."""
+def write_head(row: Row, point: Point, path: Path) -> Point:
+    """The head of a row with other widths: as they are in Gaussian potentials, as initial values in bilateral ones.
+
+    Returns the part of the point that the row has taken over.
+    """
     content = copy.deepcopy(row.read())
+    taken: Point = {}
     for potential in head_settings(content)["init_args"]["potentials"]:
         kind = str(potential["class_path"]).split(".")[-1]
         given = potential.setdefault("init_args", {})
         for name, value in point.items():
             part, parameter = name.split(".")
             if kind == f"Gaussian{part.capitalize()}Potential":
-                given[parameter] = value
+                given[parameter] = taken[name] = value
             elif kind == "BilateralPotential" and part == "bilateral":
-                given[FREE[parameter]] = value
+                given[FREE[parameter]] = taken[name] = value
     write_text(path, yaml.safe_dump(content, sort_keys=False))
+    return taken
 
 
 def _write(path: Path, scored: Sequence[tuple[float, Point]]) -> None:

@@ -50,7 +50,7 @@ def main(
         if other.module.class_names != names:
             raise SystemExit(f"{folder} was trained for other classes than {config.parent}: give runs on the same data")
         other.module.to(device)
-        title = other.title if other.title not in curves else f"{other.title} ({number + 1})"
+        title = other.title if other.title not in curves else f"{other.title} ({number + 1}: {folder.parent.name})"
         print(f"{folder}: {title}", flush=True)
         same_data = Run(title, other.module, run.data)
         last = max(iterations, other.crf.solver.iterations)
@@ -71,7 +71,9 @@ def main(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config", type=Path, required=True, help="config.yaml of the run")
     parser.add_argument("--checkpoint", type=Path, required=True, help="one of its checkpoints")
     parser.add_argument("--output", type=Path, default=Path("outputs/figures"))

@@ -61,6 +61,11 @@ def load_run(config: Path, checkpoint: Path, arguments: Sequence[str] = ()) -> R
     """
     if not config.is_file():
         raise SystemExit(f"there is no file {config}: give the config.yaml in the folder of a run")
+    if not checkpoint.is_file():
+        raise SystemExit(
+            f"there is no file {checkpoint}: give --checkpoint, or --beside the folder of a run with "
+            "checkpoints/best.ckpt (of a run that was resumed, version_0 has it)"
+        )
     built = _build(config, f"--ckpt_path={checkpoint}", *arguments)
     module = built.model.eval()
     if not isinstance(module.head, CRF):

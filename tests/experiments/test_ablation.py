@@ -179,7 +179,8 @@ def test_free_rows_start_at_the_widths_of_their_gaussian_row(tmp_path: Path) -> 
     assert sources == {"network": None, "spatial": None, "spatial_gaussian": "spatial_gaussian"} | full
     assert Plan(tmp_path).uses_widths(rows["full"]) is None
     point = {"spatial.sigma": 1.5, "bilateral.sigma_xy": 7.0, "bilateral.sigma_rgb": 8.0, "bilateral.strength": 9.0}
-    widths.write_head(rows["full_mean_field"], point, tmp_path / "head.yaml")
+    taken = widths.write_head(rows["full_mean_field"], point, tmp_path / "head.yaml")
+    assert taken == {name: value for name, value in point.items() if name.startswith("bilateral")}
     head = yaml.safe_load((tmp_path / "head.yaml").read_text())["model"]["init_args"]["head"]["init_args"]
     bilateral = {"sigma_xy": 7.0, "sigma_rgb": 8.0, "scale": 9.0}
     assert [potential["init_args"] for potential in head["potentials"]] == [{"radius": 4}, bilateral]
@@ -248,7 +249,7 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     assert f"| + full | 4 | 89.5 ± 6.6 | 84.0 | 87.5 ± 6.6 | 79.5 ± 6.6 | {gain} | +2.0 [-0.5, +4.5] |" in text
     assert f"| + full | {gain} | {gain} |" in text  # each class over the network
     assert "```\npython -m experiments.ablation --seeds 0\n```" in text
-    assert "10 runs, seeds 0, 1, 2, 3, 10.0 hours in all, CPU threads: 1; torch 2.0." in text
+    assert "10 runs, seeds 0, 1, 2, 3, 10.0 h in all, CPU threads: 1; torch 2.0." in text
     assert "| + full | ProjectedGradient | 52 ± 1 | 2 ± 0 | 2 ± 0 | 4 of 12 |" in text
     assert (tmp_path / "results.md").read_text() == text
     assert r"+ full & 4 & 89.5 $\pm$ 6.6 & 84.0 &" in (tmp_path / "results.tex").read_text()
