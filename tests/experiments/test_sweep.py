@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -190,7 +191,10 @@ def test_a_killed_sweep_goes_on(how: signal.Signals, tmp_path: Path) -> None:
     output = tmp_path / "out"
     path = write(tmp_path, "grid", {"x": {"values": [1, 2, 3]}, "epochs": {"value": 2}, "pause": {"value": 0.4}})
     command = [sys.executable, "-m", "experiments.sweep", str(path), f"--output={output}"]
-    process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where these tests run in the background
+    process = subprocess.Popen(
+        command, cwd=ROOT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=heard
+    )
     second = output / "runs" / "002" / "version_0" / "pid"
     while not (second.is_file() and second.read_text()) and process.poll() is None:
         time.sleep(0.05)

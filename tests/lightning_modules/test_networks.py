@@ -25,7 +25,7 @@ def test_any_architecture_takes_any_size(arch: str, size: tuple[int, int]) -> No
     padded[:, :, : size[0], : size[1]] = normalised
     logits = network(image)
     assert logits.shape == (2, 5, *size)
-    assert torch.allclose(logits, network.model(padded)[:, :, : size[0], : size[1]], atol=1e-5)
+    assert torch.allclose(logits, network.model(padded)[:, :, : size[0], : size[1]], atol=1e-4)  # another layout
 
 
 @pytest.mark.parametrize(
