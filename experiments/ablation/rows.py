@@ -83,7 +83,7 @@ def compared_with(name: str) -> dict[str, str | None]:
     """The rows that a row is compared with, by what the tables call the difference."""
     return {
         "over the network": NETWORK.name,
-        "over the control": CONTROL,
+        "over the control": None if name == NETWORK.name else CONTROL,
         "over its (G) row": GAUSSIAN.get(name),
         "over (MF)": "full_mean_field" if name == "full" else None,
     }

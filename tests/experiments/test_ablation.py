@@ -261,6 +261,7 @@ def test_control_and_mean_field_have_their_columns(tmp_path: Path) -> None:
     miou = {"network": 0.7, "unary": 0.72, "full": 0.8, "full_mean_field": 0.79}
     text = report.write_report([made_up(row, 0, value) for row, value in miou.items()], tmp_path, "none")
     assert "| over the network | over the control | over (MF) |" in text
+    assert "| network | 1 | 70.0 |  | 60.0 |  |  |  |" in text
     assert "| + unary (control) | 1 | 72.0 |  | 62.0 | +2.0 |  |  |" in text
     assert "| 70.0 | +10.0 | +8.0 | +1.0 |" in text
     assert [line["row"] for line in read_table(tmp_path / "results.csv")] == list(miou)
