@@ -88,7 +88,8 @@ def draw_energies(runs: dict[str, list[Curve]]) -> Figure:
     for axis, curves in zip(axes, runs.values(), strict=True):
         for curve in curves:
             if curve.trained is not None:
-                axis.plot(curve.energies, color=colour_of(curve.solver), linewidth=0.5, alpha=0.3)
+                faint = min(0.3, 12 / curve.energies.shape[1])  # or hundreds of lines hide their mean
+                axis.plot(curve.energies, color=colour_of(curve.solver), linewidth=0.5, alpha=faint)
             axis.plot(curve.energies.mean(1), **_line(curve))
     _legend(figure, runs, single="single image")
     return figure
