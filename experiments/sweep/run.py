@@ -74,7 +74,7 @@ class Job:
         self.stopped: float | None = None
         run.state, run.history, run.error = "running", [], ""
         # W&B's own switch: the command may name its logger, which then does nothing
-        environment = {"WANDB_MODE": "disabled", **os.environ, "OMP_NUM_THREADS": str(threads)}
+        environment = {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": str(threads), **os.environ}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [*command, f"--output={folder}", f"--name={run.name}"],

@@ -161,7 +161,7 @@ def test_random_and_bayes(tmp_path: Path) -> None:
     assert all(1e-4 <= run.parameters["rate"] <= 1e-1 and run.parameters["fixed"] == 4 for run in runs)
     again = [run.parameters for run in main(path, tmp_path / "again", runs=3)]
     assert again == [run.parameters for run in runs[:3]]
-    share = max(1, len(os.sched_getaffinity(0)) // 3)
+    share = os.environ.get("OMP_NUM_THREADS", max(1, len(os.sched_getaffinity(0)) // 3))
     assert (Path(runs[0].folder) / "environment").read_text() == f"{share}{os.environ.get('WANDB_MODE', 'disabled')}"
     bayes = main(write(tmp_path, "bayes", {"x": {"min": 0.0, "max": 4.0}}), tmp_path / "bayes", runs=12)
     errors = [abs(run.parameters["x"] - 0.3) for run in bayes]
