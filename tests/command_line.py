@@ -48,7 +48,12 @@ def streets_on_two(command: str, output: Path, *arguments: str) -> None:
     assert process.returncode == 0, printed
 
 
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
 def read_metrics(folder: Path) -> list[dict[str, str]]:
     """The rows of a run's metrics.csv."""
-    with (folder / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_table(folder / "metrics.csv")
