@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from crfgrad import CRF, MeanField, ProjectedGradient, Solver
+from crfgrad import CRF
+from experiments.solvers import switched
 from lightning_modules.cli import CLI
 
 
@@ -18,13 +19,6 @@ def batches(run: CLI, split: str) -> Iterator[dict[str, Any]]:
     return itertools.islice(loader, None if math.isinf(limit) else int(limit))
 
 
-def switched(solver: Solver) -> Solver | None:
-    """Mean field for projected gradient descent, and the reverse; None for other solvers."""
-    if isinstance(solver, ProjectedGradient):
-        return MeanField(solver.iterations)
-    return ProjectedGradient(solver.iterations) if isinstance(solver, MeanField) else None
-
-
 @torch.no_grad()
 def compare_solvers(run: CLI) -> dict[str, Any] | None:
     """E(q^T) of each test image by the solver of a CRF, and by the switched one on the same energy."""
@@ -33,9 +27,6 @@ def compare_solvers(run: CLI) -> dict[str, Any] | None:
         return None
     model.to(run.trainer.strategy.root_device).eval()
     own, other = model.solver, switched(model.solver)
-    if other is None:
-        return None
-    other.eval()
     energies: dict[str, list[float]] = {"own": [], "switched": []}
     for batch in batches(run, "test"):
         image = batch["image"].to(model.device)

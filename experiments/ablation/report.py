@@ -126,10 +126,9 @@ def energies(records: Sequence[dict[str, Any]]) -> Table:
         "E(q^T) with the switched solver",
         "E lower than with the switched solver",
     ]
-    note = (
-        "Mean over the test images. Each model has its own energy: compare within a row. Switched: mean field in place "
-    )
-    note += "of projected gradient descent, or the reverse, on the same energy; the images of all seeds are counted."
+    note = "Mean over the test images. Each model has its own energy: compare within a row. Switched: mean field in "
+    note += "place of projected gradient descent, projected gradient descent in place of any other solver, on the same "
+    note += "energy; the images of all seeds are counted."
     return Table("Energy", head, body, note)
 
 

@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from crfgrad import MeanField, ProjectedGradient, Solver
+from crfgrad import Solver
 from experiments.figures.runs import Run
 from experiments.figures.style import colour_of, title_of
+from experiments.solvers import switched
 from lightning_modules.metrics import segmentation_metrics
 
 
@@ -34,26 +35,13 @@ class Curve(NamedTuple):
     """(T + 1, L): of each class; NaN where it is neither there nor predicted."""
 
 
-def solvers_to_compare(solver: Solver, iterations: int, step_size: float = 0.5) -> list[Solver]:
-    """The solver and the one to switch to, mean field or projected gradient, with so many iterations each.
-
-    Args:
-        solver: The solver of the run; it is copied.
-        iterations: T.
-        step_size: Step of projected gradient, if it is the one to switch to.
-    """
-    own = copy.deepcopy(solver)
-    own.iterations = iterations
-    if isinstance(solver, ProjectedGradient):
-        return [own.eval(), MeanField(iterations).eval()]
-    return [own.eval(), ProjectedGradient(iterations, step_size).eval()]
-
-
 @torch.no_grad()
 def measure(run: Run, iterations: int, images: int | None = None, step_size: float = 0.5) -> list[Curve]:
     """The curves of the run's solver and of the one to switch to, over the first so many test images."""
     module = run.module
-    solvers = solvers_to_compare(run.crf.solver, iterations, step_size)
+    own = copy.deepcopy(run.crf.solver).eval()
+    own.iterations = iterations
+    solvers: list[Solver] = [own, switched(own, step_size)]
     energies: list[list[Tensor]] = [[] for _ in solvers]
     metrics = [
         [

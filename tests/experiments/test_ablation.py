@@ -19,11 +19,12 @@ import torch
 import yaml
 
 import main as entry
-from crfgrad import FrankWolfe, MeanField, ProjectedGradient
-from experiments.ablation import loop, runs, settings, widths
+from crfgrad import FrankWolfe, MeanField, ProjectedGradient, Solver
+from experiments.ablation import runs, settings, widths
 from experiments.ablation.__main__ import main, read_grid
 from experiments.ablation.plan import Plan
 from experiments.ablation.rows import HEADS, Row, find_rows
+from experiments.solvers import switched
 from lightning_modules.callbacks import FilterPictures
 from tests.command_line import ROOT, STREETS, TINY, read_table, run
 
@@ -71,7 +72,7 @@ def test_a_result_is_that_of_the_best_checkpoint_with_either_solver(finished: Pa
     given = [f"--config={folder / 'config.yaml'}", f"--ckpt_path={folder / 'checkpoints' / 'best.ckpt'}"]
     own = run("test", *given, f"--output={tmp_path}").trainer.callback_metrics
     other = ["--model.init_args.eval_solver=MeanField", f"--output={tmp_path}"]
-    switched = run("test", *given, *other).trainer.callback_metrics["test/energy"].item()
+    energy = run("test", *given, *other).trainer.callback_metrics["test/energy"].item()
     best = str(finished / "seed_1" / "network" / "version_0" / "checkpoints" / "best.ckpt")
     config = configuration(finished, "full", 1)
     assert (config["model"]["init_args"]["unary_checkpoint"], config["seed_everything"]) == (best, 1)
@@ -82,10 +83,19 @@ def test_a_result_is_that_of_the_best_checkpoint_with_either_solver(finished: Pa
     assert (solvers["solver"], solvers["switched_solver"]) == ("ProjectedGradient", "MeanField")
     assert [len(solvers[key]) for key in ("own", "switched")] == [3, 3]
     assert np.mean(solvers["own"]) == pytest.approx(metrics["energy"], rel=1e-5)
-    assert np.mean(solvers["switched"]) == pytest.approx(switched, rel=1e-5)
-    assert metrics["energy"] != pytest.approx(switched, rel=1e-5)
-    back, none = loop.switched(MeanField(7)), loop.switched(FrankWolfe())
-    assert (type(back), back.iterations if back else 0, none) == (ProjectedGradient, 7, None)
+    assert np.mean(solvers["switched"]) == pytest.approx(energy, rel=1e-5)
+    assert metrics["energy"] != pytest.approx(energy, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("solver", "other"),
+    [(ProjectedGradient(7), MeanField), (MeanField(7), ProjectedGradient), (FrankWolfe(7), ProjectedGradient)],
+)
+def test_the_solver_to_switch_to(solver: Solver, other: type[Solver]) -> None:
+    found = switched(solver, step_size=0.2)
+    assert (type(found), found.iterations, found.training) == (other, 7, False)
+    if isinstance(found, ProjectedGradient):
+        assert float(found.step_size) == pytest.approx(0.2)
 
 
 def test_widths_are_the_best_of_the_grid(finished: Path, tmp_path: Path) -> None:
