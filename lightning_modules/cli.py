@@ -16,8 +16,8 @@ from lightning_modules.callbacks import FilterPictures, PredictionPanels, Predic
 from lightning_modules.encoder_weights import without_loading
 
 LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
-RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "optimizer", "scheduler")
-TRAINING_ONLY = (*RATES, "loss", "freeze_network_epochs")
+RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "potential_learning_rates")
+TRAINING_ONLY = (*RATES, "optimizer", "scheduler", "loss", "freeze_network_epochs")
 FREE = ("eval_solver", "tiling", "head_tiling", "unary_checkpoint", "trimap_width", *LINKED.values())
 
 

@@ -15,6 +15,7 @@ from crfgrad import CRF, Energy, Solver, log_distribution
 from datamodules.colours import Colour, spread_hues
 from lightning_modules.losses import build_loss
 from lightning_modules.metrics import segmentation_metrics, trimap
+from lightning_modules.rates import check_potential_rates, head_groups
 from lightning_modules.tiling import Tiling
 
 
@@ -37,6 +38,7 @@ class SegmentationModule(pl.LightningModule):
         weight_decay: Weight decay of the network.
         head_learning_rate: Learning rate of the head.
         head_weight_decay: Weight decay of the head.
+        potential_learning_rates: By class of potential, rates in place of ``head_learning_rate``.
         optimizer: Called with the parameter groups.
         scheduler: Called with the optimizer; steps once an epoch.
         unary_checkpoint: Checkpoint of a ``SegmentationModule`` whose network to start from.
@@ -61,6 +63,7 @@ class SegmentationModule(pl.LightningModule):
         weight_decay: float = 0.0,
         head_learning_rate: float = 1e-3,
         head_weight_decay: float = 0.0,
+        potential_learning_rates: dict[str, float] | None = None,
         optimizer: Callable[[Iterable], Optimizer] = torch.optim.AdamW,
         scheduler: Callable[[Optimizer], LRScheduler] | None = None,
         unary_checkpoint: str | None = None,
@@ -87,6 +90,7 @@ class SegmentationModule(pl.LightningModule):
         self.scheduler = scheduler
         if unary_checkpoint is not None:
             self.load_network(unary_checkpoint)
+        check_potential_rates(potential_learning_rates or {})
         if freeze_network_epochs and self.head is None:
             raise ValueError("freeze_network_epochs is for a module with a head: give model.head")
         if head_tiling is not None and self.head is None:
@@ -242,17 +246,14 @@ class SegmentationModule(pl.LightningModule):
                 metric.reset()
 
     def configure_optimizers(self) -> Any:
-        """One group of parameters for the network and one for the head, each with its own rates."""
-        rates = {"": self.network, "head_": self.head}
-        groups = [
-            {
-                "params": list(part.parameters()),
-                "lr": self.hparams[f"{prefix}learning_rate"],
-                "weight_decay": self.hparams[f"{prefix}weight_decay"],
-            }
-            for prefix, part in rates.items()
-            if part is not None
-        ]
+        """One group of parameters for the network, one for the head, and one for each potential with its own rate."""
+        rates = self.hparams
+        network = {"params": list(self.network.parameters()), "lr": rates["learning_rate"]}
+        groups = [network | {"weight_decay": rates["weight_decay"]}]
+        if self.head is not None:
+            own = rates["potential_learning_rates"] or {}
+            for group in head_groups(self.head, rates["head_learning_rate"], own):
+                groups.append(group | {"weight_decay": rates["head_weight_decay"]})
         optimizer = self.optimizer(groups)
         if self.scheduler is None:
             return optimizer

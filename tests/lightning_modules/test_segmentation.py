@@ -138,6 +138,31 @@ def test_network_and_head_have_their_own_rates() -> None:
     assert len(head["params"]) == len(list(crf(8).parameters()))
 
 
+class Vote(SpatialPotential):
+    """Somebody's own potential: rates go by the class itself, not by what it inherits from."""
+
+
+def test_a_potential_may_have_its_own_rate() -> None:
+    def head(num_classes: int) -> CRF:
+        return CRF(num_classes, [SpatialPotential(num_classes), BilateralPotential(num_classes), Vote(num_classes)])
+
+    rates = {"SpatialPotential": 0.01, "Vote": 0.02, "GaussianSpatialPotential": 5.0}  # none of the last is there
+    module = build(head=head, head_learning_rate=0.3, head_weight_decay=0.4, potential_learning_rates=rates)
+    _, others, spatial, vote = module.configure_optimizers().param_groups
+    assert [group["lr"] for group in (others, spatial, vote)] == [0.3, 0.01, 0.02]
+    assert {group["weight_decay"] for group in (others, spatial, vote)} == {0.4}
+    potentials: Any = module.head.potentials  # type: ignore[union-attr]
+    assert spatial["params"][0] is potentials[0].weight
+    assert vote["params"][0] is potentials[2].weight
+    assert any(parameter is potentials[1].weight for parameter in others["params"])
+    assert len(others["params"]) + 2 == len(list(module.head.parameters()))  # type: ignore[union-attr]
+
+
+def test_a_rate_for_no_potential_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Spatial is no potential: give one of Bilateral.*SpatialPotential"):
+        build(head=crf, potential_learning_rates={"Spatial": 1.0})
+
+
 def test_the_second_stage_starts_from_the_network_of_the_first(tmp_path: Path) -> None:
     first = build()
     path = tmp_path / "network.ckpt"
