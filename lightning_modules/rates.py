@@ -9,7 +9,7 @@ from crfgrad import Potential
 
 
 def check_potential_rates(rates: Mapping[str, float]) -> None:
-    """Refuses names of no potential. One that this head has not is well: a file of rates serves several heads."""
+    """Refuses names of no potential. A potential that this head lacks is allowed: a file of rates serves several."""
     known = sorted({kind.__name__ for kind in _subclasses(Potential)})
     for name in rates:
         if name not in known:
@@ -27,14 +27,14 @@ def head_groups(head: nn.Module, rate: float, potential_rates: Mapping[str, floa
     groups: dict[str | None, dict[str, Any]] = {None: {"params": [], "lr": rate}}
     for parameter in head.parameters():
         kind = kinds.get(parameter)
-        if kind in potential_rates:
+        if kind is not None and kind in potential_rates:
             groups.setdefault(kind, {"params": [], "lr": potential_rates[kind]})["params"].append(parameter)
         else:
             groups[None]["params"].append(parameter)
     return list(groups.values())
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: type[object]) -> Iterator[type[object]]:
     """All classes below one, however deep; those whose name starts with an underscore are nobody's to name."""
     for below in kind.__subclasses__():
         if not below.__name__.startswith("_"):
