@@ -56,12 +56,20 @@ def test_every_head_behind_the_network(head: Path, network: str, tmp_path: Path)
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda path: path.parent.name)
 def test_every_schedule_of_a_head(schedule: Path, network: str, tmp_path: Path) -> None:
-    given = [f"--config={STREETS}", f"--config={HEADS[0]}", *TINY, f"--config={schedule}"]  # it has the last word
+    head = ROOT / "experiments" / "heads" / "full.yaml"
+    given = [f"--config={STREETS}", f"--config={head}", *TINY]
+    given += ["--model.init_args.scheduler=torch.optim.lr_scheduler.ConstantLR"]  # such as a network may have
+    given += [f"--config={schedule}"]  # it has the last word
     trained = run("fit", *given, f"--model.init_args.unary_checkpoint={network}", f"--output={tmp_path}")
     asked = yaml.safe_load(schedule.read_text())
-    rates = asked.get("model", {"init_args": {}})["init_args"]
-    assert {name: trained.model.hparams[name] for name in rates} == rates
+    settings = asked.get("model", {"init_args": {}})["init_args"]
+    assert {name: trained.model.hparams[name] for name in settings} == settings
     assert trained.trainer.max_epochs == asked["trainer"]["max_epochs"] > 1
+    rates = [trained.model.hparams[name] for name in ("learning_rate", "head_learning_rate")]
+    rates += settings.get("potential_learning_rates", {}).values()
+    scheduled = "scheduler" not in settings
+    assert len(trained.trainer.lr_scheduler_configs) == scheduled
+    assert [group.get("initial_lr", group["lr"]) for group in trained.trainer.optimizers[0].param_groups] == rates
 
 
 def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:
