@@ -51,8 +51,10 @@ class Run(NamedTuple):
         return islice(images, most)
 
 
-def load_run(config: Path, checkpoint: Path, arguments: Sequence[str] = ()) -> Run:
-    """Builds the run of a config.yaml, with the weights of a checkpoint.
+def load_module(
+    config: Path, checkpoint: Path, arguments: Sequence[str] = ()
+) -> tuple[SegmentationModule, SegmentationDataModule]:
+    """Builds model and data of a config.yaml, with the weights of a checkpoint.
 
     Args:
         config: The config.yaml of the run.
@@ -67,7 +69,12 @@ def load_run(config: Path, checkpoint: Path, arguments: Sequence[str] = ()) -> R
             "checkpoints/best.ckpt (of a run that was resumed, version_0 has it)"
         )
     built = _build(config, f"--ckpt_path={checkpoint}", *arguments)
-    module = built.model.eval()
+    return built.model.eval(), built.datamodule
+
+
+def load_run(config: Path, checkpoint: Path, arguments: Sequence[str] = ()) -> Run:
+    """The same, of a run with a CRF."""
+    module, data = load_module(config, checkpoint, arguments)
     if not isinstance(module.head, CRF):
         raise SystemExit(f"{config} has no CRF as its head: give a run that was trained with one")
     if module.head_tiling is not None:
@@ -75,7 +82,7 @@ def load_run(config: Path, checkpoint: Path, arguments: Sequence[str] = ()) -> R
             f"the CRF of {config} works in tiles, which have no common energy: end the command with "
             "-- --model.init_args.head_tiling=null"
         )
-    return Run(f"trained with {title_of(module.head.solver)}", module, built.datamodule)
+    return Run(f"trained with {title_of(module.head.solver)}", module, data)
 
 
 def initial_crf(config: Path, arguments: Sequence[str] = ()) -> CRF:

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from crfgrad import ProjectedGradient, round_labels
-from experiments.graph_cut import graph_cut, make_problem
+from experiments.graph_cut.optimum import graph_cut
+from experiments.graph_cut.problem import generated
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("strength", "bound"), [(0.5, 0.05), (2.0, 0.15)])
 def test_gap_to_the_global_optimum(seed: int, strength: float, bound: float) -> None:
-    _, logits, crf, energy = make_problem(24, 32, strength, seed)
+    _, logits, crf, energy = generated(24, 32, strength, seed)
     start = crf.initial(logits)
     with torch.no_grad():
         optimum = float(energy.of_labels(graph_cut(energy)))

@@ -1,0 +1,1 @@
+"""Projected gradient and mean field against the global optimum."""
