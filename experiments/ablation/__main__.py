@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> str:
 def finish(output: Path, rows: Sequence[str] | None, seeds: Sequence[int] | None, paper: str | None) -> str:
     """Writes and prints the report."""
     text = write_report(read_results(output, rows, seeds), output, paper)
-    print(f"\n{text}\nwritten to {output}: results.md, results.csv, results.tex, runs.csv, miou.png, miou.pdf")
+    print(f"\n{text}\nwritten to {output}: results.md, results.csv, results.tex, runs.csv, iou.png, iou.pdf")
     return text
 
 

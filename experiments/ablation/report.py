@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.ablation.plot import plot
-from experiments.ablation.rows import PAPER, title
+from experiments.ablation.rows import PAPER, Published, title
 from experiments.ablation.summary import Mean, Result, by_row, summarise
 from experiments.files import duration, read_json, write_text
 
@@ -37,19 +37,27 @@ def read_results(output: Path, rows: Sequence[str] | None = None, seeds: Sequenc
     return found
 
 
-def paper_values(results: Sequence[Result], name: str | None) -> dict[str, float]:
-    """The paper's IoU by row, of the data set that is named, or that the results are of."""
+def published(results: Sequence[Result], name: str | None) -> Published:
+    """The paper's IoU on the data set that is named, or that the results are of."""
+    classes = results[0]["classes"]
     if name is None:
         name = results[0]["data"]
-        if name == "NYUv2" and len(results[0]["classes"]) != 5:
-            return {}  # the paper has the task of 5 classes
-    return PAPER.get(name, {})
+        if name == "NYUv2" and len(classes) != 5:
+            return Published()  # the paper has the task of 5 classes
+    paper = PAPER.get(name, Published())
+    if paper.label not in (None, *classes):
+        raise SystemExit(
+            f"--paper {name} has the IoU of {paper.label}, which is none of the classes {', '.join(classes)}: give "
+            "another one, or --paper none"
+        )
+    return paper
 
 
 def write_report(results: Sequence[Result], output: Path, paper: str | None = None) -> str:
-    """Writes results.md, .csv and .tex, runs.csv, miou.png and .pdf; returns the Markdown."""
-    records = summarise(results, paper_values(results, paper))
-    tables = [accuracy(records), classes(records), gains(records), energies(records), widths(results)]
+    """Writes results.md, .csv and .tex, runs.csv, iou.png and .pdf; returns the Markdown."""
+    beside = published(results, paper)
+    records = summarise(results, beside)
+    tables = [accuracy(records, beside.label), classes(records), gains(records), energies(records), widths(results)]
     tables = [table for table in tables if table.body]
     parts = [f"# Ablation on {results[0]['data']}", *map(markdown, tables), origin(results)]
     text = "\n\n".join(parts) + "\n"
@@ -60,15 +68,18 @@ def write_report(results: Sequence[Result], output: Path, paper: str | None = No
         output / "runs.csv",
         table_csv([_run(result) for found in by_row(results).values() for result in found.values()]),
     )
-    plot(records, by_row(results), output)
+    plot(records, by_row(results), beside.label, output)
     return text
 
 
-def accuracy(records: Sequence[dict[str, Any]]) -> Table:
-    """IoU and its differences."""
-    keys = {"mIoU": "miou", "the paper's": "paper", "its network's": "miou_network", "trimap mIoU": "trimap_miou"}
-    if not any(record["paper"] for record in records):
-        del keys["the paper's"]
+def accuracy(records: Sequence[dict[str, Any]], label: str | None = None) -> Table:
+    """IoU and its differences; ``label`` is the class whose IoU the paper gives, None where it gives the mean."""
+    keys = {"mIoU": "miou"}
+    if label is not None:
+        keys[f"IoU of {label}"] = "headline"
+    if any(record["paper"] for record in records):
+        keys["the paper's"] = "paper"
+    keys |= {"its network's": "miou_network", "trimap mIoU": "trimap_miou"}
     compared = [name for name in records[0]["differences"] if any(record["differences"][name] for record in records)]
     body = []
     for record in records:

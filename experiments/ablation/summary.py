@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from experiments.ablation.rows import NETWORK, compared_with, in_order
+from experiments.ablation.rows import NETWORK, Published, compared_with, in_order
 
 CONFIDENCE = 0.95
 Result = dict[str, Any]
@@ -85,8 +85,8 @@ def switched_energy(results: dict[int, Result]) -> Mean | None:
     return mean_over_seeds([statistics.fmean(solvers["switched"]) for solvers in compared])
 
 
-def summarise(results: Sequence[Result], paper: dict[str, float]) -> list[dict[str, Any]]:
-    """A record for each row of the tables; IoU in percent."""
+def summarise(results: Sequence[Result], paper: Published) -> list[dict[str, Any]]:
+    """A record for each row of the tables; IoU in percent. ``headline`` is what the paper's IoU stands beside."""
     rows = by_row(results)
     records = []
     for name, found in rows.items():
@@ -96,7 +96,8 @@ def summarise(results: Sequence[Result], paper: dict[str, float]) -> list[dict[s
                 "row": name,
                 "seeds": list(found),
                 "miou": percent(metric(found, "miou")),
-                "paper": paper.get(name),
+                "headline": percent(metric(found, "miou" if paper.label is None else f"iou/{paper.label}")),
+                "paper": paper.iou.get(name),
                 "miou_network": percent(metric(found, "miou_network")),
                 "trimap_miou": percent(metric(found, "trimap_miou")),
                 "differences": {

@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from experiments.sweep.results import brief, short_names
 from experiments.sweep.run import Run
 
 TICKS = 6
+GAP = 0.04
+"""The least distance between two labels on an axis of length 1."""
 COLOURS = "viridis"
 
 
@@ -61,6 +64,15 @@ class Axis:
         return [(self.place(mark), f"{mark:.4g}") for mark in marks]
 
 
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Places on 0..1 moved as far as it takes for a gap between any two, in the same order; the highest stays."""
+    order = sorted(range(len(places)), key=lambda index: places[index], reverse=True)
+    moved = list(places)
+    for above, below in pairwise(order):
+        moved[below] = min(moved[below], moved[above] - gap)
+    return moved
+
+
 def plot(metric: str, scores: Sequence[tuple[float, Run]], path: Path) -> None:
     """Draws runs, the best of which comes first."""
     names = [name for name in scores[0][1].parameters if len({brief(run.parameters[name]) for _, run in scores}) > 1]
@@ -77,7 +89,8 @@ def plot(metric: str, scores: Sequence[tuple[float, Run]], path: Path) -> None:
     for at, (title, axis) in enumerate(zip([titles[name] for name in names] + [metric], [*axes, last], strict=True)):
         panel.plot([at, at], [0, 1], color="0.3", linewidth=1, zorder=0)
         panel.text(at, 1.06, title, ha="center", va="bottom", weight="bold")
-        for place, label in axis.ticks():
+        places, labels = zip(*axis.ticks(), strict=True)
+        for place, label in zip(apart(places, GAP), labels, strict=True):
             panel.annotate(
                 label,
                 (at, place),

@@ -46,15 +46,18 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     by_hand = 2 + 4.30265 / 3**0.5  # differences 1, 2, 3, and t of a printed table for two degrees of freedom
     assert float(rows["full"]["miou over its (G) row high"]) == pytest.approx(by_hand, abs=1e-4)
     gain = "+5.3 [-0.9, +11.6]"
-    assert f"| + full | 4 | 89.5 ± 6.6 | 84.0 | 87.5 ± 6.6 | 79.5 ± 6.6 | {gain} | +2.0 [-0.5, +4.5] |" in text
+    assert (
+        f"| + full | 4 | 89.5 ± 6.6 | 84.5 ± 6.6 | 84.0 | 87.5 ± 6.6 | 79.5 ± 6.6 | {gain} | +2.0 [-0.5, +4.5] |"
+        in text
+    )
     assert f"| + full | {gain} | {gain} |" in text  # each class over the network
     assert "```\npython -m experiments.ablation --seeds 0\n```" in text
     assert "10 runs, seeds 0, 1, 2, 3, 10.0 h in all, CPU threads: 1; torch 2.0." in text
     assert "| + full | ProjectedGradient | 52 ± 1 | 2 ± 0 | 2 ± 0 | 4 of 12 |" in text
     assert (tmp_path / "results.md").read_text() == text
-    assert r"+ full & 4 & 89.5 $\pm$ 6.6 & 84.0 &" in (tmp_path / "results.tex").read_text()
+    assert r"+ full & 4 & 89.5 $\pm$ 6.6 & 84.5 $\pm$ 6.6 & 84.0 &" in (tmp_path / "results.tex").read_text()
     assert len(read_table(tmp_path / "runs.csv")) == 10
-    assert all((tmp_path / f"miou.{kind}").stat().st_size > 5000 for kind in ("png", "pdf"))
+    assert all((tmp_path / f"iou.{kind}").stat().st_size > 5000 for kind in ("png", "pdf"))
 
 
 def test_control_and_mean_field_have_their_columns(tmp_path: Path) -> None:
@@ -75,11 +78,23 @@ def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     assert "nan" not in (tmp_path / "results.csv").read_text() + (tmp_path / "results.tex").read_text()
 
 
-def test_the_papers_values_are_of_its_data_sets() -> None:
-    data = (("WeizmannHorse", "ab"), ("NYUv2", "abcde"), ("NYUv2", "ab"), ("SyntheticStreets", "ab"))
-    found = [report.paper_values([{"data": name, "classes": list(labels)}], None) for name, labels in data]
-    assert [values.get("full") for values in found] == [84.0, 55.0, None, None]
-    assert report.paper_values(MADE_UP, "Cityscapes") == {"network": 71.8, "full": 71.9}
+def test_the_papers_values_are_of_its_data_sets(tmp_path: Path) -> None:
+    horse = ["background", "horse"]
+    data = (("WeizmannHorse", horse), ("NYUv2", list("abcde")), ("NYUv2", horse), ("SyntheticStreets", horse))
+    found = [report.published([{"data": name, "classes": labels}], None) for name, labels in data]
+    assert [(paper.iou.get("full"), paper.label) for paper in found] == [
+        (84.0, "horse"),
+        (55.0, None),
+        (None, None),
+        (None, None),
+    ]
+    assert report.published(MADE_UP, "Cityscapes").iou == {"network": 71.8, "full": 71.9}
+    with pytest.raises(
+        SystemExit, match="--paper WeizmannHorse has the IoU of horse, which is none of the classes a, b"
+    ):
+        report.published([{"data": "NYUv2", "classes": list("ab")}], "WeizmannHorse")
+    text = report.write_report(MADE_UP, tmp_path, "Cityscapes")
+    assert "| + full | 4 | 89.5 ± 6.6 | 71.9 | 87.5 ± 6.6 |" in text  # the mean beside the mean
 
 
 def test_the_time_that_is_left() -> None:

@@ -20,7 +20,7 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_com
 import crfgrad
 from experiments.sweep.__main__ import main, parse
 from experiments.sweep.configuration import Sweep
-from experiments.sweep.plot import Axis
+from experiments.sweep.plot import Axis, apart
 from experiments.sweep.results import Results, brief, short_names
 from experiments.sweep.run import Run, read_history
 from lightning_modules import SegmentationModule
@@ -302,3 +302,5 @@ def test_names_and_axes() -> None:
     }
     for label, axis in labels.items():
         assert " ".join(text for _, text in axis.ticks()) == label
+    assert apart([0, 0.02, 0.1, 0.2, 1], 0.04) == pytest.approx([-0.02, 0.02, 0.1, 0.2, 1])  # 0 and 0.02 were one blot
+    assert apart([1.0, 0.5], 0.04) == [1.0, 0.5]
