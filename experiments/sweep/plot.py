@@ -89,8 +89,8 @@ def plot(metric: str, scores: Sequence[tuple[float, Run]], path: Path) -> None:
     for at, (title, axis) in enumerate(zip([titles[name] for name in names] + [metric], [*axes, last], strict=True)):
         panel.plot([at, at], [0, 1], color="0.3", linewidth=1, zorder=0)
         panel.text(at, 1.06, title, ha="center", va="bottom", weight="bold")
-        places, labels = zip(*axis.ticks(), strict=True)
-        for place, label in zip(apart(places, GAP), labels, strict=True):
+        marks, labels = zip(*axis.ticks(), strict=True)
+        for place, label in zip(apart(marks, GAP), labels, strict=True):
             panel.annotate(
                 label,
                 (at, place),
