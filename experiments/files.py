@@ -1,10 +1,13 @@
-"""Files that are there whole or not at all, so that a killed process leaves nothing half written; times to read."""
+"""Files that are there whole or not at all, so that a killed process leaves nothing half written; locks; times."""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_text(path: Path, text: str) -> None:
@@ -28,6 +31,30 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise SystemExit(f"{path} is no JSON ({error}): delete it, and what it is about is computed again") from None
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """A file that this process alone has, until it is closed or the process ends; None if another one has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Waits until no other process has the file, and has it meanwhile."""
+    file = try_lock(path)
+    if file is None:
+        print(f"another process is at work in {path.parent}: waiting for it", flush=True)
+        file = path.open("w")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    with file:
+        yield
 
 
 def plain(content: Any) -> Any:

@@ -9,15 +9,23 @@ from crfgrad import Potential
 
 
 def check_potential_rates(rates: Mapping[str, float]) -> None:
-    """Refuses names of no potential. A potential that this head lacks is allowed: a file of rates serves several."""
+    """Refuses names of no potential, and rates that are none.
+
+    A potential that this head lacks is allowed: a file of rates serves several heads.
+    """
     known = sorted({kind.__name__ for kind in _subclasses(Potential)})
-    for name in rates:
+    for name, rate in rates.items():
         if name not in known:
             raise ValueError(f"potential_learning_rates: {name} is no potential: give one of {', '.join(known)}")
+        if not rate >= 0:
+            raise ValueError(f"potential_learning_rates: {name} has the rate {rate}: give 0 or more")
 
 
 def head_groups(head: nn.Module, rate: float, potential_rates: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Groups of parameters of a head: first those that learn at its rate, then one for each potential's own."""
+    """Groups of parameters of a head: first those that learn at its rate, then one for each potential's own.
+
+    A rate is for potentials of the class that it names, not for those of subclasses.
+    """
     kinds = {
         parameter: type(module).__name__
         for module in head.modules()

@@ -1,30 +1,19 @@
 """The tables, as Markdown, CSV and LaTeX, made from result files alone."""
 
-import csv
-import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.ablation.formats import Table, interval, latex, markdown, spread, table_csv
 from experiments.ablation.plot import plot
 from experiments.ablation.rows import PAPER, Published, title
+from experiments.ablation.settings import differences
 from experiments.ablation.summary import Mean, Result, by_row, summarise
 from experiments.files import duration, read_json, write_text
 
-LATEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"}
-LATEX |= {"E(q^0)": "$E(q^0)$", "E(q^T)": "$E(q^T)$"}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text with what is said below it."""
-
-    name: str
-    head: Sequence[str]
-    body: Sequence[Sequence[str]]
-    note: str
+EDGE = "*"
+"""What marks a chosen number at an edge of its grid."""
 
 
 def read_results(output: Path, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Result]:
@@ -35,6 +24,24 @@ def read_results(output: Path, rows: Sequence[str] | None = None, seeds: Sequenc
     if not found:
         raise SystemExit(f"there are no results in {output}: leave out --report_only to run the ablation first")
     return found
+
+
+def refuse_mixed(results: Sequence[Result]) -> None:
+    """Refuses a table over runs whose settings differ: of one row, or of the network behind all of them."""
+    first: dict[str, tuple[str, dict[str, Any]]] = {}
+    for result in results:
+        name, settings = f"{result['row']} of seed {result['seed']}", result["settings"]
+        behind = {
+            key.removeprefix("network: "): value for key, value in settings.items() if key.startswith("network: ")
+        }
+        for kind, found in ((result["row"], settings), ("network", behind or settings)):
+            other, known = first.setdefault(kind, (name, found))
+            differing = differences(known, found)
+            if differing:
+                raise SystemExit(
+                    f"{other} and {name} were run with other settings ({'; '.join(differing[:3])}): report them apart, "
+                    "with --rows or --seeds"
+                )
 
 
 def published(results: Sequence[Result], name: str | None) -> Published:
@@ -55,9 +62,17 @@ def published(results: Sequence[Result], name: str | None) -> Published:
 
 def write_report(results: Sequence[Result], output: Path, paper: str | None = None) -> str:
     """Writes results.md, .csv and .tex, runs.csv, iou.png and .pdf; returns the Markdown."""
+    refuse_mixed(results)
     beside = published(results, paper)
     records = summarise(results, beside)
-    tables = [accuracy(records, beside.label), classes(records), gains(records), energies(records), widths(results)]
+    tables = [
+        accuracy(records, beside.label),
+        boundaries(records),
+        classes(records),
+        gains(records),
+        energies(records),
+        widths(results),
+    ]
     tables = [table for table in tables if table.body]
     parts = [f"# Ablation on {results[0]['data']}", *map(markdown, tables), origin(results)]
     text = "\n\n".join(parts) + "\n"
@@ -79,15 +94,11 @@ def accuracy(records: Sequence[dict[str, Any]], label: str | None = None) -> Tab
         keys[f"IoU of {label}"] = "headline"
     if any(record["paper"] for record in records):
         keys["the paper's"] = "paper"
-    keys |= {"its network's": "miou_network", "trimap mIoU": "trimap_miou"}
-    compared = [name for name in records[0]["differences"] if any(record["differences"][name] for record in records)]
-    body = []
-    for record in records:
-        cells = [
-            f"{record[key]:.1f}" if isinstance(record[key], float) else spread(record[key]) for key in keys.values()
-        ]
-        cells += [interval(record["differences"][name]) for name in compared]
-        body.append([title(record["row"]), str(len(record["seeds"])), *cells])
+    keys["its network's"] = "miou_network"
+    head, body = compare(records, keys, "differences")
+    seeds = [record["seeds"] for record in records]
+    same = all(each == seeds[0] for each in seeds)
+    counts = [str(len(each)) if same else ", ".join(map(str, each)) for each in seeds]
     most = max(len(record["seeds"]) for record in records)
     note = (
         "IoU on the test split in percent, mean ± standard deviation over seeds; differences of mIoU between runs of "
@@ -96,7 +107,30 @@ def accuracy(records: Sequence[dict[str, Any]], label: str | None = None) -> Tab
     if most == 1:
         note = "IoU on the test split in percent. One seed: no standard deviation and no confidence interval."
     note += " Its network's: what the network that was trained with the CRF says before it."
-    return Table("Accuracy", ["", "seeds", *keys, *compared], body, note)
+    if not same:
+        note += " Rows have other seeds: compare them by their differences."
+    counted = [[row, count, *cells] for (row, *cells), count in zip(body, counts, strict=True)]
+    return Table("Accuracy", ["", "seeds", *head], counted, note)
+
+
+def boundaries(records: Sequence[dict[str, Any]]) -> Table:
+    """The same near the boundaries of the truth."""
+    head, body = compare(records, {"trimap mIoU": "trimap_miou"}, "trimap_differences")
+    return Table("Near boundaries", ["", *head], body, "As above, of the pixels near a boundary of the truth.")
+
+
+def compare(
+    records: Sequence[dict[str, Any]], keys: Mapping[str, str], differences: str
+) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table of numbers and of the differences that there are."""
+    compared = [name for name in records[0][differences] if any(record[differences][name] for record in records)]
+    body = []
+    for record in records:
+        numbers = [record[key] for key in keys.values()]
+        cells = [f"{number:.1f}" if isinstance(number, float) else spread(number) for number in numbers]
+        cells += [interval(record[differences][name]) for name in compared]
+        body.append([title(record["row"]), *cells])
+    return [*keys, *compared], body
 
 
 def classes(records: Sequence[dict[str, Any]]) -> Table:
@@ -147,20 +181,20 @@ def widths(results: Sequence[Result]) -> Table:
     """What was chosen on the validation split."""
     chosen = [result for found in by_row(results).values() for result in found.values() if result["widths"]]
     names = list(dict.fromkeys(name for result in chosen for name in result["widths"]))
-    body = [
-        [
-            title(result["row"]),
-            str(result["seed"]),
-            *(f"{result['widths'].get(name, ''):g}" if name in result["widths"] else "" for name in names),
-        ]
-        for result in chosen
-    ]
-    return Table(
-        "Widths and strengths",
-        ["", "seed", *names],
-        body,
-        "The best of the grid on the validation split; free rows start at the bilateral values of full (G).",
-    )
+    body = [[title(each["row"]), str(each["seed"]), *(_width(each, name) for name in names)] for each in chosen]
+    note = "The best of the grid on the validation split; free rows start at the bilateral values of full (G)."
+    if any(EDGE in cell for line in body for cell in line):
+        note += f" {EDGE} The lowest or highest that was tried: values beyond it may be better."
+    return Table("Widths and strengths", ["", "seed", *names], body, note)
+
+
+def _width(result: Result, name: str) -> str:
+    """A chosen number, marked if it is at an edge of its grid; none for a width that goes with strength 0."""
+    point, tried = result["widths"], result["settings"].get(f"grid: {name}", [])
+    if name not in point or (not name.endswith("strength") and point.get(f"{name.partition('.')[0]}.strength") == 0):
+        return ""
+    at_edge = len(tried) > 1 and point[name] in (min(tried), max(tried)) and point[name] != 0
+    return f"{point[name]:g}{EDGE if at_edge else ''}"
 
 
 def origin(results: Sequence[Result]) -> str:
@@ -177,46 +211,6 @@ def origin(results: Sequence[Result]) -> str:
     return f"## How it was made\n\n```\n{commands}\n```\n\n{made}"
 
 
-def spread(summary: Mean | None, digits: int = 1) -> str:
-    """Mean ± standard deviation."""
-    if summary is None:
-        return ""
-    deviation = "" if math.isnan(summary.deviation) else f" ± {summary.deviation:.{digits}f}"
-    return f"{summary.mean:.{digits}f}{deviation}"
-
-
-def interval(summary: Mean | None) -> str:
-    """Mean and confidence interval, with signs."""
-    if summary is None:
-        return ""
-    around = "" if math.isnan(summary.low) else f" [{summary.low:+.1f}, {summary.high:+.1f}]"
-    return f"{summary.mean:+.1f}{around}"
-
-
-def markdown(table: Table) -> str:
-    """A table as Markdown."""
-    lines = [table.head, ["---"] * len(table.head), *table.body]
-    rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return f"## {table.name}\n\n{rows}\n\n{table.note}"
-
-
-def latex(table: Table) -> str:
-    """A table as LaTeX, for a document that has the package booktabs."""
-    lines = [" & ".join(_escape(cell) for cell in line) + r" \\" for line in (table.head, *table.body)]
-    parts = [f"% {table.name}: {table.note}", rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}", r"\toprule"]
-    return "\n".join([*parts, lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"])
-
-
-def table_csv(records: Sequence[dict[str, Any]]) -> str:
-    """Records with any keys as one CSV."""
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for record in records for name in record))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """A record with a column for each number."""
     columns: dict[str, Any] = {"row": record["row"], "seeds": len(record["seeds"]), "paper": record["paper"]}
@@ -224,6 +218,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     named |= {f"iou/{name}": value for name, value in record["iou"].items() if value is not None}
     differences = {f"iou/{name} over the network": value for name, value in record["iou_over_network"].items()}
     differences |= {f"miou {name}": value for name, value in record["differences"].items()}
+    differences |= {f"trimap_miou {name}": value for name, value in record["trimap_differences"].items()}
     named |= {name: value for name, value in differences.items() if value is not None}
     for name, summary in named.items():
         parts = {"mean": summary.mean, "std": summary.deviation}
@@ -241,12 +236,7 @@ def _run(result: Result) -> dict[str, Any]:
         "row": result["row"],
         "seed": result["seed"],
         "seconds": result["seconds"],
+        "val/miou": result.get("validation"),
         **result["metrics"],
         **(result["widths"] or {}),
     }
-
-
-def _escape(cell: str) -> str:
-    for character, replacement in LATEX.items():
-        cell = cell.replace(character, replacement)
-    return cell

@@ -15,7 +15,7 @@ from experiments.ablation.loop import compare_solvers
 from experiments.ablation.plan import Plan
 from experiments.ablation.rows import NETWORK, Row
 from experiments.ablation.widths import Point, choose, write_head
-from experiments.files import duration, write_json
+from experiments.files import alone, duration, write_json
 from lightning_modules.cli import CLI
 from main import main as run_main
 
@@ -32,12 +32,15 @@ def run_all(plan: Plan, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[
             results[row, seed] = found
     for number, (row, seed) in enumerate(runs, start=1):
         line = f"run {number} of {len(runs)}: seed {seed}, {row.title}: "
-        if (row, seed) in results:
-            print(f"{line}mIoU {100 * results[row, seed]['metrics']['miou']:.1f}, done before", flush=True)
-            continue
-        left = remaining(list(results.values()), [key for key in runs if key not in results])
-        print(f"{line}started{left}", flush=True)
-        results[row, seed] = found = run_one(plan, row, seed)
+        with alone(plan.folder(row, seed) / "lock"):  # another process may be sharing the work
+            found = results.get((row, seed)) or plan.result(row, seed)
+            if found is not None:
+                results[row, seed] = found
+                print(f"{line}mIoU {100 * found['metrics']['miou']:.1f}, done before", flush=True)
+                continue
+            left = remaining(list(results.values()), [key for key in runs if key not in results])
+            print(f"{line}started{left}", flush=True)
+            results[row, seed] = found = run_one(plan, row, seed)
         left = remaining(list(results.values()), [key for key in runs if key not in results])
         took = duration(found["seconds"])
         print(f"{line}mIoU {100 * found['metrics']['miou']:.1f}, took {took}{left}", flush=True)
@@ -48,6 +51,7 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
     """Chooses widths where the row wants that, trains, tests, and writes the result."""
     folder = plan.folder(row, seed)
     settings = plan.settings(row)
+    resumed = (folder / "settings.json").is_file()
     write_json(folder / "settings.json", settings)
     started = time.monotonic()
     widths: Point | None = None
@@ -56,12 +60,12 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
     if source is not None:
         head = folder / "head.yaml"
         widths = write_head(row, choose(plan, source, seed), head)
-    resumed = plan.checkpoint(row, seed, "last").is_file()
     run, metrics = (train_and_test if row.trained else only_test)(plan, row, seed, head)
     result = {
         "row": row.name,
         "seed": seed,
         "metrics": {name.removeprefix("test/"): value for name, value in metrics.items()},
+        "validation": best_score(run) if row.trained else None,
         "solvers": compare_solvers(run),
         "widths": widths,
         "data": type(run.datamodule).__name__,
@@ -75,6 +79,12 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
     }
     write_json(folder / "result.json", result)
     return plan.result(row, seed) or result
+
+
+def best_score(run: CLI) -> float | None:
+    """The mIoU on the validation split of the checkpoint that was tested."""
+    score = run.trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
+    return None if score is None else float(score)
 
 
 def versions() -> dict[str, str]:

@@ -20,16 +20,29 @@ def effective(arguments: Sequence[str]) -> dict[str, Any]:
                 raise SystemExit(
                     f"there is no file {value}: give the path of a configuration, such as those in experiments/"
                 )
-            found |= _flat(yaml.safe_load(path.read_text()) or {})
+            _override(found, _flat(yaml.safe_load(path.read_text()) or {}))
         else:
-            found |= _flat({key: _parsed(value)})
+            _override(found, _flat({key: _parsed(value)}))
     return {key: value for key, value in found.items() if key not in NO_MATTER}
 
 
 def differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
     """Where the settings of a run differ from those asked for."""
-    names = [name for name in {**stored, **asked} if stored.get(name) != asked.get(name)]
-    return [f"{name} is {stored.get(name)} there and {asked.get(name)} here" for name in names]
+    unset = "not given"
+    pairs = [(name, stored.get(name, unset), asked.get(name, unset)) for name in {**stored, **asked}]
+    return [f"{name} is {there} there and {here} here" for name, there, here in pairs if there != here]
+
+
+def _override(found: dict[str, Any], later: dict[str, Any]) -> None:
+    """Adds later settings; null takes a block away, and a block takes the place of null."""
+    for name, value in later.items():
+        parts = name.split(".")
+        above = {".".join(parts[:length]) for length in range(1, len(parts))}
+        gone = [old for old in found if (value is None and old.startswith(f"{name}."))]
+        gone += [old for old in above if old in found and found[old] is None]
+        for old in gone:
+            del found[old]
+        found[name] = value
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

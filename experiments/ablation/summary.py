@@ -103,6 +103,10 @@ def summarise(results: Sequence[Result], paper: Published) -> list[dict[str, Any
                 "differences": {
                     title: percent(difference(rows, name, other)) for title, other in compared_with(name).items()
                 },
+                "trimap_differences": {
+                    title: percent(difference(rows, name, other, "trimap_miou"))
+                    for title, other in compared_with(name).items()
+                },
                 "iou": {label: percent(metric(found, f"iou/{label}")) for label in classes},
                 "iou_over_network": {
                     label: percent(difference(rows, name, NETWORK.name, f"iou/{label}")) for label in classes

@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,37 @@ from crfgrad.potentials.base import potts
 from experiments.ablation.loop import batches
 from experiments.ablation.plan import Grid, Plan
 from experiments.ablation.rows import HEADS, NETWORK, Row, head_settings
-from experiments.files import write_text
+from experiments.files import alone, duration, write_text
 from lightning_modules.cli import CLI
 from lightning_modules.metrics import segmentation_metrics
 from main import main as run_main
 
 Point = dict[str, float]
 SCORE = "val/miou"
+TOGETHER = 18
+"""Points whose scores are found in one pass over the images, and written together."""
 FREE = {"sigma_xy": "sigma_xy", "sigma_rgb": "sigma_rgb", "strength": "scale"}
 """What a free bilateral potential calls the parameters of the Gaussian one."""
 
 
 def points(grid: Grid) -> list[Point]:
-    """All combinations."""
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    """All combinations that differ: where a strength is 0, only the first of the widths that go with it.
+
+    Example:
+        >>> [tuple(point.values()) for point in points({"spatial.sigma": [1, 3], "spatial.strength": [0, 2]})]
+        [(1, 0), (1, 2), (3, 2)]
+    """
+    combinations = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+    return [
+        point
+        for point in combinations
+        if all(value == grid[name][0] for name, value in point.items() if _without_effect(name, point))
+    ]
+
+
+def _without_effect(name: str, point: Point) -> bool:
+    part, parameter = name.split(".")
+    return parameter != "strength" and point.get(f"{part}.strength") == 0
 
 
 @torch.no_grad()
@@ -77,14 +95,23 @@ def choose(plan: Plan, name: str, seed: int) -> Point:
     grid = points(plan.grid_of(row))
     path = plan.folder(row, seed) / "widths.csv"
     network = plan.checkpoint(NETWORK, seed, "best")
-    current = path.is_file() and path.stat().st_mtime >= network.stat().st_mtime  # else of a network that is gone
-    scored = _read(path) if current else []
-    if sorted(tuple(point.items()) for _, point in scored) != sorted(tuple(point.items()) for point in grid):
-        given = [*plan.given(row, seed), "--untrained=true", "--verbose=false", f"--name={row.name}/validation"]
-        run = run_main(["validate", *given])
-        scored = list(zip(scores(run, grid), grid, strict=True))
-        scored.sort(key=lambda pair: -pair[0])
-        _write(path, scored)
+    with alone(path.with_suffix(".lock")):  # the free rows want them, too
+        current = path.is_file() and path.stat().st_mtime >= network.stat().st_mtime  # else of a network that is gone
+        scored = [(score, point) for score, point in (_read(path) if current else []) if point in grid]
+        left = [point for point in grid if point not in [point for _, point in scored]]
+        if left:
+            given = [*plan.given(row, seed), "--untrained=true", "--verbose=false", f"--name={row.name}/validation"]
+            run = run_main(["validate", *given])
+            started = time.monotonic()
+            for first in range(0, len(left), TOGETHER):
+                some = left[first : first + TOGETHER]
+                scored += zip(scores(run, some), some, strict=True)
+                scored.sort(key=lambda pair: -pair[0])
+                _write(path, scored)  # so that little is lost if this is killed
+                done = first + len(some)
+                seconds = (time.monotonic() - started) / done * (len(left) - done)
+                rest = f"; about {duration(seconds)} left" if seconds else ""
+                print(f"widths: {len(scored)} of {len(grid)} points{rest}", flush=True)
     return scored[0][1]
 
 

@@ -41,14 +41,18 @@ def read_problem(asked: argparse.Namespace) -> Problem:
     """The problem that the command line asks for."""
     size = {"height": asked.height, "width": asked.width, "strength": asked.strength}
     if asked.config is None and asked.checkpoint is None:
-        return generated(**size, seed=asked.seed)
+        if asked.image is not None or asked.label or asked.arguments:
+            raise SystemExit("--image, --label and arguments after -- are of a run: give its --config and --checkpoint")
+        return generated(**size, seed=asked.seed or 0)
     if asked.config is None or asked.checkpoint is None:
         raise SystemExit("give both --config and --checkpoint of a run, or neither for a generated picture")
+    if asked.seed is not None:
+        raise SystemExit("--seed is of the generated picture: leave it out, or --config and --checkpoint")
     module, data = load_module(asked.config, asked.checkpoint, asked.arguments)
     label = asked.label or module.class_names[-1]
     if label not in module.class_names:
         raise SystemExit(f"--label {label} is none of the classes: give one of {', '.join(module.class_names)}")
-    return of_network(module, data, asked.image, label, **size)
+    return of_network(module, data, asked.image or 0, label, **size)
 
 
 def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -61,7 +65,7 @@ def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace
     parser.add_argument("--output", type=Path, default=Path("outputs/graph_cut"))
     parser.add_argument("--config", type=Path, help="config.yaml of a run, whose network gives the scores")
     parser.add_argument("--checkpoint", type=Path, help="one of its checkpoints")
-    parser.add_argument("--image", type=int, default=0, help="number of the test image, the first is 0")
+    parser.add_argument("--image", type=int, help="number of the test image; the default is 0, the first")
     parser.add_argument("--label", help="class against the rest; the default is the last one")
     parser.add_argument(
         "--height", type=int, default=36, help="images are scaled to it; memory grows as pixels squared"
@@ -69,7 +73,7 @@ def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace
     parser.add_argument("--width", type=int, default=48)
     parser.add_argument("--strength", type=float, default=1.0, help="cost of different labels against the unary term")
     parser.add_argument("--iterations", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0, help="of the generated picture")
+    parser.add_argument("--seed", type=int, help="of the generated picture, 0 if not given")
     parser.add_argument("arguments", nargs="*", help="of main.py test, after --")
     asked = parser.parse_args(arguments)
     if min(asked.height, asked.width) < 8 or asked.strength <= 0 or asked.iterations < 1:

@@ -65,11 +65,19 @@ class Axis:
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Places on 0..1 moved as far as it takes for a gap between any two, in the same order; the highest stays."""
-    order = sorted(range(len(places)), key=lambda index: places[index], reverse=True)
+    """Places on 0..1 moved as far as it takes for a gap between any two, in the same order; above 1 if they must.
+
+    Example:
+        >>> apart([0.0, 0.01, 0.5, 1.0], gap=0.05)
+        [0.0, 0.05, 0.5, 1.0]
+    """
+    order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
-    for above, below in pairwise(order):
+    for above, below in pairwise(reversed(order)):  # down from the highest
         moved[below] = min(moved[below], moved[above] - gap)
+    moved[order[0]] = max(moved[order[0]], 0.0)
+    for below, above in pairwise(order):  # and up again from the lowest
+        moved[above] = max(moved[above], moved[below] + gap)
     return moved
 
 
@@ -96,6 +104,7 @@ def plot(metric: str, scores: Sequence[tuple[float, Run]], path: Path) -> None:
                 (at, place),
                 xytext=(8, 0),
                 textcoords="offset points",
+                annotation_clip=False,
                 va="center",
                 fontsize=8,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},

@@ -1,7 +1,6 @@
 """The folder of a sweep: what to go on from, the table of results, and how to write them out."""
 
 import csv
-import fcntl
 import io
 import json
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.files import write_text
+from experiments.files import try_lock, write_text
 from experiments.sweep.configuration import Parameters, Sweep
 from experiments.sweep.run import Run
 
@@ -25,12 +24,10 @@ class Results:
         self.identity: dict[str, Any] = {key: sweep.settings.get(key) for key in IDENTITY}
         self.identity["arguments"] = list(arguments)
         self.runs: list[Run] = []
-        folder.mkdir(parents=True, exist_ok=True)
-        self.lock = (folder / "lock").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however that ends
-        except OSError:
-            raise SystemExit(f"another process is running a sweep in {folder}: give another --output") from None
+        lock = try_lock(folder / "lock")
+        if lock is None:
+            raise SystemExit(f"another process is running a sweep in {folder}: give another --output")
+        self.lock = lock
         if self.state_file.is_file():
             self._read()
 

@@ -9,8 +9,8 @@ from experiments.graph_cut.problem import generated
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("strength", "bound"), [(0.5, 0.05), (2.0, 0.15)])
-def test_gap_to_the_global_optimum(seed: int, strength: float, bound: float) -> None:
+@pytest.mark.parametrize(("strength", "after_50", "after_5"), [(0.5, 0.001, 0.04), (2.0, 0.11, 0.125)])
+def test_gap_to_the_global_optimum(seed: int, strength: float, after_50: float, after_5: float) -> None:
     _, logits, crf, energy = generated(24, 32, strength, seed)
     start = crf.initial(logits)
     with torch.no_grad():
@@ -25,5 +25,5 @@ def test_gap_to_the_global_optimum(seed: int, strength: float, bound: float) -> 
         f"seed {seed}, strength {strength}: labels of the network {network:.2f}, graph cut {optimum:.2f}, "
         f"T = 5 {after_five:.2f} (gap {gap_after_five:.1%}), T = 50 {found:.2f} (gap {gap:.1%})"
     )
-    assert -1e-9 <= gap <= bound
-    assert -1e-9 <= gap_after_five <= bound
+    assert -1e-9 <= gap <= after_50
+    assert -1e-9 <= gap_after_five <= after_5

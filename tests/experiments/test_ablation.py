@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from experiments.ablation import runs, settings, widths
 from experiments.ablation.__main__ import main, read_grid
 from experiments.ablation.plan import Plan
 from experiments.ablation.rows import HEADS, Row, find_rows
+from experiments.files import try_lock
 from experiments.solvers import switched
 from lightning_modules.callbacks import FilterPictures
 from tests.command_line import ROOT, STREETS, TINY, read_table, run
@@ -109,7 +111,7 @@ def test_widths_are_the_best_of_the_grid(finished: Path, tmp_path: Path) -> None
         given = [f"--config={STREETS}", f"--config={tmp_path / 'head.yaml'}", *TINY, best, f"--output={tmp_path}"]
         by_main.append(run("validate", *given, "--untrained=true").trainer.callback_metrics["val/miou"].item())
     assert scores == pytest.approx(by_main, abs=1e-6)
-    assert len({tuple(point.values()) for point in points}) == 4
+    assert len({tuple(point.values()) for point in points}) == 3
     assert by_main[0] == max(by_main) > min(by_main)
     assert result(finished, "full_gaussian", 0)["widths"] == points[0]
     potentials = configuration(finished, "full_gaussian", 0)["model"]["init_args"]["head"]["init_args"]["potentials"]
@@ -149,6 +151,48 @@ def test_widths_behind_another_network_are_chosen_again(finished: Path, calls: C
     assert [call[0] for call in calls] == ["validate", "fit"]
 
 
+def test_widths_go_on_where_they_were_killed(
+    finished: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished / "seed_1" / "full_gaussian"
+    lines = (folder / "widths.csv").read_text().splitlines(keepends=True)
+    assert len(lines) == 1 + 3  # two widths with strength 5, and one without
+    (folder / "widths.csv").write_text("".join(lines[:1] + lines[2:3]))
+    (folder / "result.json").unlink()
+    scored: list[int] = []
+    monkeypatch.setattr(widths, "scores", lambda run, some, of=widths.scores: scored.append(len(some)) or of(run, some))
+    monkeypatch.setattr(widths, "TOGETHER", 1)
+    main(asked(finished))
+    assert scored == [1, 1]
+    assert sorted((folder / "widths.csv").read_text().splitlines(keepends=True)) == sorted(lines)
+    assert "widths: 2 of 3 points; about" in capsys.readouterr().out
+    assert result(finished, "full_gaussian", 1)["resumed"]
+
+
+def test_a_run_of_another_process_is_waited_for(
+    finished: Path, calls: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = finished / "seed_1" / "full" / "result.json"
+    content = kept.read_text()
+    kept.unlink()
+    lock = try_lock(kept.parent / "lock")
+    assert lock is not None
+    assert try_lock(kept.parent / "lock") is None
+    waiting = threading.Thread(target=main, args=[asked(finished)])
+    waiting.start()
+    printed = ""
+    while "waiting" not in printed:
+        assert waiting.is_alive()
+        time.sleep(0.05)
+        printed += capsys.readouterr().out
+    kept.write_text(content)
+    lock.close()
+    waiting.join()
+    assert f"another process is at work in {kept.parent}: waiting for it" in printed
+    assert "run 6 of 6: seed 1, + full: mIoU" in capsys.readouterr().out
+    assert calls == []
+
+
 def test_other_settings_are_refused(finished: Path, calls: Calls, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("trainer: {max_epochs: 2}")
     grid = [text.replace(STRENGTHS, "bilateral.strength=1") for text in asked(finished)]
@@ -157,7 +201,7 @@ def test_other_settings_are_refused(finished: Path, calls: Calls, tmp_path: Path
         (asked(finished, "--trainer.max_epochs=2"), f"seed_0/network is a run with {epochs}"),
         (["--head_config", str(tmp_path / "a.yaml"), *asked(finished)], f"seed_0/full_gaussian is a run with {epochs}"),
         (grid, r"seed_0/full_gaussian is .*grid: bilateral\.strength is \[0\.0, 5\.0\] there"),
-        (["--free_widths", *asked(finished)], "seed_0/full is .*widths of is None there and full_gaussian here"),
+        (["--free_widths", *asked(finished)], "seed_0/full is .*widths of is not given there and full_gaussian here"),
     ):
         with pytest.raises(SystemExit, match=message):
             main(given)
@@ -224,6 +268,10 @@ def test_settings_are_what_counts(tmp_path: Path) -> None:
     assert settings.differences(given, again) == []
     changed = settings.differences(given, settings.effective(["--trainer.max_epochs", "-1"]))
     assert "trainer.max_epochs is 3 there and -1 here" in changed
+    block = ["--a.class_path=X", "--a.init_args.b=1"]
+    assert settings.effective([*block, "--a=null"]) == {"a": None}
+    assert settings.effective(["--a=null", *block]) == settings.effective(block)
+    assert settings.differences({}, {"a": None}) == ["a is not given there and None here"]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,10 @@ def test_what_cannot_be_is_refused(run: list[str], tmp_path: Path) -> None:
         problem_of(run[0])
     with pytest.raises(SystemExit, match=r"there is no file .*none\.ckpt"):
         problem_of(run[0], f"--checkpoint={tmp_path / 'none.ckpt'}")
+    with pytest.raises(SystemExit, match="--seed is of the generated picture"):
+        problem_of(*run, "--seed=1")
+    with pytest.raises(SystemExit, match="are of a run: give its --config"):
+        problem_of("--image=1")
     with pytest.raises(SystemExit, match="--label horse is none of the classes: give one of"):
         problem_of(*run, "--label=horse")
     with pytest.raises(ValueError, match="there is no test image 3: give one of 0 to 2"):

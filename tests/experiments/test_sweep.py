@@ -1,6 +1,5 @@
 """Sweeps: shipped ones reach the model; runs are proposed, stopped early, resumed, and their failures survived."""
 
-import csv
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
@@ -25,7 +25,7 @@ from experiments.sweep.results import Results, brief, short_names
 from experiments.sweep.run import Run, read_history
 from lightning_modules import SegmentationModule
 from lightning_modules.cli import CLI
-from tests.command_line import ROOT, TINY, run
+from tests.command_line import ROOT, TINY, read_table, run
 
 SWEEPS = sorted((ROOT / "experiments" / "sweeps").glob("*.yaml"))
 HEAD = "model.init_args.head.init_args."
@@ -87,11 +87,6 @@ def built(value: Any) -> Any:
     return repr(getattr(crfgrad, block["class_path"])(**block["init_args"]))
 
 
-def read_table(folder: Path) -> list[dict[str, str]]:
-    with (folder / "results.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_shipped_sweeps_reach_the_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -138,7 +133,7 @@ def test_a_real_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     own = ["experiments/sweeps/leak.yaml", f"--output={tmp_path}", "--runs=2", "--workers=2"]
     runs = main(**vars(parse([*own, "--", *TINY])))
     assert [run.state for run in runs] == ["finished", "finished"], [run.error for run in runs]
-    table = read_table(tmp_path)
+    table = read_table(tmp_path / "results.csv")
     for row, leak in zip(table, (0.0, 0.01), strict=True):
         folder = Path(row["folder"])
         config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -203,9 +198,11 @@ def test_a_killed_sweep_goes_on(how: signal.Signals, tmp_path: Path) -> None:
     time.sleep(0.2)
     status = Path("/proc") / second.read_text() / "status"
     assert not status.is_file() or "State:\tZ" in status.read_text()  # it has ended with its sweep
-    assert [row["run"] for row in read_table(output)] == ["001"]
+    assert [row["run"] for row in read_table(output / "results.csv")] == ["001"]
     assert [(run.state, len(run.history)) for run in main(path, output)] == [("finished", 2)] * 3
-    folders = [Path(row["folder"]).relative_to(output / "runs").as_posix() for row in read_table(output)]
+    folders = [
+        Path(row["folder"]).relative_to(output / "runs").as_posix() for row in read_table(output / "results.csv")
+    ]
     assert folders == ["001/version_0", "002/version_1", "003/version_0"]
     main(path, output)
     assert len(list((output / "runs").glob("*/version_*"))) == 4  # nothing was left to do
@@ -302,5 +299,14 @@ def test_names_and_axes() -> None:
     }
     for label, axis in labels.items():
         assert " ".join(text for _, text in axis.ticks()) == label
-    assert apart([0, 0.02, 0.1, 0.2, 1], 0.04) == pytest.approx([-0.02, 0.02, 0.1, 0.2, 1])  # 0 and 0.02 were one blot
+
+
+def test_labels_keep_apart() -> None:
     assert apart([1.0, 0.5], 0.04) == [1.0, 0.5]
+    for places in ([0, 0.02, 0.1, 0.2, 1], [0.9, 1, 0.97, 0.99], [0, 0.001, 0.002, 0.003], [0.5] * 5):
+        moved = apart(places, 0.04)
+        assert sorted(range(len(places)), key=moved.__getitem__) == sorted(range(len(places)), key=places.__getitem__)
+        assert np.diff(sorted(moved)).min() >= 0.04 - 1e-9
+        assert min(moved) >= 0
+        assert max(moved) <= 1 + 1e-9
+        assert max(abs(a - b) for a, b in zip(places, moved, strict=True)) <= 0.04 * (len(places) - 1)

@@ -161,6 +161,8 @@ def test_a_potential_may_have_its_own_rate() -> None:
 def test_a_rate_for_no_potential_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Spatial is no potential: give one of Bilateral.*SpatialPotential"):
         build(head=crf, potential_learning_rates={"Spatial": 1.0})
+    with pytest.raises(ValueError, match=r"SpatialPotential has the rate -1\.0: give 0 or more"):
+        build(head=crf, potential_learning_rates={"SpatialPotential": -1.0})
 
 
 def test_the_second_stage_starts_from_the_network_of_the_first(tmp_path: Path) -> None:
