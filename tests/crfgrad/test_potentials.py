@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.func import functional_call
+from torch.nn.functional import conv2d
 
 from crfgrad import (
     BilateralPotential,
@@ -21,6 +22,7 @@ from crfgrad import (
     round_labels,
 )
 from crfgrad.lattice import gaussian_taps
+from crfgrad.potentials import spatial
 from tests.crfgrad.fields import (
     HEIGHT,
     LABELS,
@@ -139,6 +141,32 @@ class TestGaussianSpatial(PotentialTester):
         gaussian = torch.exp(-(shift[:, None] ** 2 + shift**2) / (2 * potential.sigma**2))
         gaussian[2, 2] = 0
         return spatial_matrix(mu[:, :, None, None] * gaussian / gaussian.sum(), *image.shape[2:])
+
+
+class TestSpatialInStripes(TestSpatial):
+    """The same as wide filters on a CPU are computed."""
+
+    @pytest.fixture(autouse=True)
+    def _narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spatial, "WIDEST", 1)
+
+
+class TestGaussianSpatialInStripes(TestGaussianSpatial):
+    @pytest.fixture(autouse=True)
+    def _narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spatial, "WIDEST", 2)
+
+
+@pytest.mark.parametrize(("size", "groups"), [(13, 1), (15, 1), (15, 3), (27, 1), (29, 3)])
+def test_wide_filters_are_those_of_torch(size: int, groups: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    q = torch.randn(2, 3, 20, 30, dtype=torch.float64, generator=generator, requires_grad=True)
+    filters = torch.randn(3, 3 // groups, size, size, dtype=torch.float64, generator=generator, requires_grad=True)
+    outputs = [spatial.correlate(q, filters, groups), conv2d(q, filters, padding=size // 2, groups=groups)]
+    assert torch.allclose(*outputs, atol=1e-12)
+    weights = torch.randn(outputs[0].shape, dtype=torch.float64, generator=generator)
+    gradients = [torch.autograd.grad((weights * output).sum(), (q, filters)) for output in outputs]
+    assert all(torch.allclose(own, its, atol=1e-11) for own, its in zip(*gradients, strict=True))
 
 
 class TestBilateral(PotentialTester):
