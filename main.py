@@ -23,4 +23,7 @@ def main(args: ArgsType = None) -> CLI:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FileNotFoundError as missing:  # data, above all, and what to do about it
+        raise SystemExit(str(missing)) from None

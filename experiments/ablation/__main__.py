@@ -73,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> str:
     argv, sys.argv = sys.argv, sys.argv[:1]  # or Lightning warns that it was given arguments twice
     try:
         run_all(plan, rows, seeds)
+    except FileNotFoundError as missing:  # data, above all, and what to do about it
+        raise SystemExit(str(missing)) from None
     finally:
         sys.argv = argv
     return finish(output, [row.name for row in rows], seeds, asked.paper)

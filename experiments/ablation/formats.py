@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,4 +67,4 @@ def table_csv(records: Sequence[dict[str, Any]]) -> str:
 def _escape(cell: str) -> str:
     for character, replacement in LATEX.items():
         cell = cell.replace(character, replacement)
-    return cell
+    return re.sub(r"(?<![^\s\[])-(?=\d)", "$-$", cell)  # a minus, not a hyphen

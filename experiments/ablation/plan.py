@@ -98,15 +98,13 @@ class Plan:
         result: dict[str, Any] | None = read_json(self.folder(row, seed) / "result.json")
         return result
 
-    def refuse_other_settings(self, row: Row, seed: int) -> None:
-        """Refuses to take a run of other settings, finished or not, for the one that is asked for."""
-        folder = self.folder(row, seed)
-        result = self.result(row, seed)
+    def refuse_other_settings(self, row: Row) -> None:
+        """Refuses to add to a row whose runs, finished or not, of this or of other seeds, have other settings."""
         asked = self.settings(row)  # also where nothing is stored, so that a missing file is told at once
-        stored = read_json(folder / "settings.json") if result is None else result["settings"]
-        differing = [] if stored is None else differences(stored, asked)
-        if differing:
-            raise SystemExit(
-                f"{folder} is a run with other settings ({'; '.join(differing[:3])}): give another --output, or delete "
-                "that folder to run it again"
-            )
+        for stored in sorted(self.output.glob(f"seed_*/{row.name}/settings.json")):
+            differing = differences(read_json(stored), asked)
+            if differing:
+                raise SystemExit(
+                    f"{stored.parent} is a run with other settings ({'; '.join(differing[:3])}): give another "
+                    "--output, or delete that folder to run it again"
+                )

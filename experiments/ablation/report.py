@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.ablation.formats import Table, interval, latex, markdown, spread, table_csv
 from experiments.ablation.plot import plot
-from experiments.ablation.rows import PAPER, Published, title
+from experiments.ablation.rows import NETWORK, PAPER, Published, title
 from experiments.ablation.settings import differences
 from experiments.ablation.summary import Mean, Result, by_row, summarise
 from experiments.files import duration, read_json, write_text
@@ -19,10 +19,15 @@ EDGE = "*"
 def read_results(output: Path, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Result]:
     """All result files below a folder, of these rows and seeds where they are given."""
     found = [read_json(path) for path in sorted(output.glob("seed_*/*/result.json"))]
-    found = [result for result in found if rows is None or result["row"] in rows]
-    found = [result for result in found if seeds is None or result["seed"] in seeds]
     if not found:
         raise SystemExit(f"there are no results in {output}: leave out --report_only to run the ablation first")
+    found = [result for result in found if rows is None or result["row"] in rows]
+    found = [result for result in found if seeds is None or result["seed"] in seeds]
+    there = {result["row"] for result in found} | {NETWORK.name}, {result["seed"] for result in found}
+    missing = [f"row {row}" for row in rows or () if row not in there[0]]
+    missing += [f"seed {seed}" for seed in seeds or () if seed not in there[1]]
+    if missing:
+        raise SystemExit(f"there are no results of {', '.join(missing)} in {output}: leave out --report_only to run it")
     return found
 
 

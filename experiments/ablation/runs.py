@@ -23,8 +23,8 @@ from main import main as run_main
 def run_all(plan: Plan, rows: Sequence[Row], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """The results of all runs; those that are not there yet are run now."""
     runs = [(row, seed) for seed in seeds for row in rows]
-    for row, seed in runs:
-        plan.refuse_other_settings(row, seed)
+    for row in rows:
+        plan.refuse_other_settings(row)
     results: dict[tuple[Row, int], dict[str, Any]] = {}
     for row, seed in runs:
         found = plan.result(row, seed)
@@ -51,7 +51,7 @@ def run_one(plan: Plan, row: Row, seed: int) -> dict[str, Any]:
     """Chooses widths where the row wants that, trains, tests, and writes the result."""
     folder = plan.folder(row, seed)
     settings = plan.settings(row)
-    resumed = (folder / "settings.json").is_file()
+    resumed = (folder / "widths.csv").is_file() or any(folder.glob("version_*"))
     write_json(folder / "settings.json", settings)
     started = time.monotonic()
     widths: Point | None = None

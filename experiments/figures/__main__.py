@@ -35,6 +35,8 @@ def main(
     arguments: Sequence[str] = (),
 ) -> dict[str, list[Curve]]:
     """Draws everything, and returns the curves by the title of the model."""
+    if rows < 1 or iterations < 1 or (images is not None and images < 1):
+        raise SystemExit("give --rows, --iterations and --images of 1 or more")
     sys.argv = sys.argv[:1]  # or Lightning warns that it was given arguments twice
     run = load_run(config, checkpoint, arguments)
     names = run.module.class_names

@@ -65,8 +65,8 @@ def load_module(
         raise SystemExit(f"there is no file {config}: give the config.yaml in the folder of a run")
     if not checkpoint.is_file():
         raise SystemExit(
-            f"there is no file {checkpoint}: give --checkpoint, or --beside the folder of a run with "
-            "checkpoints/best.ckpt (of a run that was resumed, version_0 has it)"
+            f"there is no file {checkpoint}: give a run's checkpoints/best.ckpt, or its folder to --beside (of a run "
+            "that was resumed, version_0 has it)"
         )
     built = _build(config, f"--ckpt_path={checkpoint}", *arguments)
     return built.model.eval(), built.datamodule

@@ -49,8 +49,12 @@ class Results:
             raise SystemExit(f"{self.state_file} is not of a sweep: remove it, or give another --output") from None
         now = json.loads(json.dumps(self.identity))
         other = [key for key in now if kept.get(key) != now[key]]
-        if other:
-            raise SystemExit(f"{self.folder} holds a sweep with other {' and '.join(other)}: give another --output")
+        if other and all(run.state == "failed" for run in self.runs):
+            self.runs = []  # of a mistyped argument, for instance: nothing is lost
+        elif other:
+            raise SystemExit(
+                f"{self.folder} holds a sweep with other {' and '.join(other)}: give another --output, or delete it"
+            )
 
     def save(self) -> None:
         """Writes both files."""

@@ -28,7 +28,7 @@ from experiments.ablation.rows import HEADS, Row, find_rows
 from experiments.files import try_lock
 from experiments.solvers import switched
 from lightning_modules.callbacks import FilterPictures
-from tests.command_line import ROOT, STREETS, TINY, read_table, run
+from tests.command_line import ROOT, STREETS, TINY, read_table, run, start
 
 STRENGTHS = "bilateral.strength=0,5"
 ROWS = ["network", "full_gaussian", "full"]
@@ -201,11 +201,27 @@ def test_other_settings_are_refused(finished: Path, calls: Calls, tmp_path: Path
         (asked(finished, "--trainer.max_epochs=2"), f"seed_0/network is a run with {epochs}"),
         (["--head_config", str(tmp_path / "a.yaml"), *asked(finished)], f"seed_0/full_gaussian is a run with {epochs}"),
         (grid, r"seed_0/full_gaussian is .*grid: bilateral\.strength is \[0\.0, 5\.0\] there"),
+        (asked(finished, "--trainer.max_epochs=2", seeds="7"), f"seed_0/network is a run with {epochs}"),
         (["--free_widths", *asked(finished)], "seed_0/full is .*widths of is not given there and full_gaussian here"),
     ):
         with pytest.raises(SystemExit, match=message):
             main(given)
     assert calls == []
+    report = ["--output", str(finished), "--report_only"]
+    with pytest.raises(SystemExit, match="there are no results of row unary, seed 7 in "):
+        main([*report, "--rows", "full", "unary", "--seeds", "0", "7"])
+
+
+def test_missing_data_are_told_in_a_sentence(tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_ROOT", str(tmp_path / "nowhere"))
+    given = ["--config", str(ROOT / "experiments" / "weizmann_horse" / "network.yaml"), "--rows", "network"]
+    with pytest.raises(SystemExit, match="nowhere/weizmann_horse_db/rgb is missing: download"):
+        main([*given, "--output", str(tmp_path)])
+    process = start("fit", *given[:2], f"--output={tmp_path}")
+    printed = process.communicate(timeout=120)[0]
+    assert process.returncode == 1
+    assert "Traceback" not in printed
+    assert "nowhere/weizmann_horse_db/rgb is missing: download" in printed.splitlines()[-1]
 
 
 def test_a_head_that_learns_nothing_is_only_tested(finished: Path, calls: Calls) -> None:

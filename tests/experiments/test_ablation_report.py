@@ -66,6 +66,7 @@ def test_the_report_against_numpy(tmp_path: Path) -> None:
     assert "| + full | ProjectedGradient | 52 ± 1 | 2 ± 0 | 2 ± 0 | 4 of 12 |" in text
     assert (tmp_path / "results.md").read_text() == text
     assert r"+ full & 0, 1, 2, 3 & 89.5 $\pm$ 6.6 & 84.5 $\pm$ 6.6 & 84.0 &" in (tmp_path / "results.tex").read_text()
+    assert "+5.3 [$-$0.9, +11.6]" in (tmp_path / "results.tex").read_text()
     assert len(read_table(tmp_path / "runs.csv")) == 10
     assert all((tmp_path / f"iou.{kind}").stat().st_size > 5000 for kind in ("png", "pdf"))
 

@@ -153,3 +153,9 @@ def test_of_many_labels_the_strongest_are_drawn() -> None:
         kernel[label, label] = label
     figure = draw_strongest(kernel, [f"class {label}" for label in range(20)], "cost", "by position", most=4)
     assert [axis.get_ylabel() for axis in figure.axes[:16:4]] == [f"class {label}" for label in strong]
+
+
+@pytest.mark.parametrize("numbers", [{"rows": 0}, {"iterations": 0}, {"images": 0}])
+def test_nothing_to_draw_is_refused(numbers: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="give --rows, --iterations and --images of 1 or more"):
+        main(tmp_path / "config.yaml", tmp_path / "best.ckpt", tmp_path, **numbers)

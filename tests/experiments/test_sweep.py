@@ -262,6 +262,10 @@ def test_wrong_folders(tmp_path: Path) -> None:
         main(tmp_path / "sweep.yaml", output, arguments=["--epochs=2"])
     with pytest.raises(SystemExit, match="holds a sweep with other parameters"):
         main(write(tmp_path, "grid", {"x": {"values": [0.2]}}), output)
+    failed = tmp_path / "failed"
+    with pytest.raises(SystemExit, match="no run has a val/miou"):
+        main(tmp_path / "sweep.yaml", failed, arguments=["--kind=bad"])
+    assert [run.state for run in main(tmp_path / "sweep.yaml", failed)] == ["finished"]  # nothing was lost
     (output / "sweep.json").write_text("[]")
     with pytest.raises(SystemExit, match=r"sweep\.json is not of a sweep: remove it"):
         main(tmp_path / "sweep.yaml", output)
