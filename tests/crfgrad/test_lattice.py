@@ -180,17 +180,18 @@ def test_a_larger_radius_is_closer_to_the_gaussian() -> None:
     assert error["radius 2"] < 0.8 * error["radius 1"]
 
 
-def test_batch_and_single_images_agree_exactly() -> None:
-    features = random_features(3, 5, 6, 7, seed=4).float()
-    values = torch.randn(3, 2, 6, 7)
-    weights = torch.randn(63, 2, 2)
+def test_batch_and_single_images_agree() -> None:
+    features = random_features(3, 5, 6, 7, seed=4).double()
+    values = torch.randn(3, 2, 6, 7, dtype=torch.float64)
+    weights = torch.randn(63, 2, 2, dtype=torch.float64)
 
     def apply(features: Tensor, values: Tensor) -> Tensor:
         lattice = PermutohedralLattice(features)
         return lattice.slice(lattice.filter(lattice.splat(values), weights)) + lattice.gaussian(values)
 
     single = torch.cat([apply(features[i : i + 1], values[i : i + 1]) for i in range(3)])
-    assert torch.equal(apply(features, values), single)
+    # not bit by bit: the order in which a matrix product adds depends on its size and on the processor
+    assert torch.allclose(apply(features, values), single, rtol=0, atol=1e-12)
 
 
 def test_a_translation_by_a_lattice_vector_changes_nothing() -> None:
