@@ -1,16 +1,18 @@
 """Conditional random fields with learned potentials, for segmentation networks in PyTorch."""
 
 from crfgrad.backend import use_backend
+from crfgrad.checks import check_values
 from crfgrad.crf import CRF
 from crfgrad.dense_crf import DenseCRF
 from crfgrad.energy import Energy
 from crfgrad.lattice import PermutohedralLattice
 from crfgrad.loss import log_distribution
+from crfgrad.operators import Operator
 from crfgrad.potentials import (
     BilateralPotential,
     GaussianBilateralPotential,
     GaussianSpatialPotential,
-    Potential,
+    PairwisePotential,
     SpatialPotential,
     UnaryPotential,
 )
@@ -28,12 +30,14 @@ __all__ = [
     "GaussianSpatialPotential",
     "MeanField",
     "MirrorDescent",
+    "Operator",
+    "PairwisePotential",
     "PermutohedralLattice",
-    "Potential",
     "ProjectedGradient",
     "Solver",
     "SpatialPotential",
     "UnaryPotential",
+    "check_values",
     "log_distribution",
     "project_simplex",
     "round_labels",

@@ -1,17 +1,51 @@
 """Checks of what a CRF is given: each failure is one sentence that says what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor
 
+_values: ContextVar[bool | None] = ContextVar("check_values", default=None)
 
-def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", colour: bool = True) -> None:
-    """Raises a ValueError or TypeError if scores (B, L, H, W) and image (B, C, H, W) do not fit.
+
+@contextmanager
+def check_values(on: bool) -> Iterator[None]:
+    """Whether values are checked within this context, not only shapes and types: NaN, colours, distributions.
+
+    By default they are on a CPU, and not elsewhere, where the program would wait for the device. Nothing that is
+    compiled or exported checks values.
+
+    Example:
+        >>> from crfgrad import CRF
+        >>> with check_values(False):
+        ...     q = CRF(num_classes=2)(torch.full((1, 2, 4, 4), torch.nan), torch.zeros(1, 3, 4, 4))
+        >>> bool(q.isnan().all())
+        True
+    """
+    token = _values.set(on)
+    try:
+        yield
+    finally:
+        _values.reset(token)
+
+
+def values_are_checked(tensor: Tensor) -> bool:
+    """Whether to check the values of a tensor."""
+    if torch.compiler.is_compiling():
+        return False
+    on = _values.get()
+    return tensor.device.type == "cpu" if on is None else on
+
+
+def check_inputs(scores: Tensor, image: Tensor, name: str = "logits") -> None:
+    """Raises a ValueError or TypeError if the shapes and types of scores (B, L, H, W) and image (B, C, H, W) do not fit.
 
     Args:
         scores: What there is for each label, called ``name`` in messages.
         image: The image.
         name: How to call the scores.
-        colour: Whether the image must be colours 0..255.
     """
     for what, tensor in ((name, scores), ("image", image)):
         if not isinstance(tensor, Tensor):
@@ -35,20 +69,75 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", colour: bo
         )
     if scores.device != image.device:
         raise ValueError(f"{name} are on {scores.device} but the image is on {image.device}: move one to the other")
-    check_finite(name, scores)
-    check_finite("image", image)
-    if colour and image.is_floating_point():
-        for index, single in enumerate(image):
-            _check_colour(index, single)
+
+
+def check_valid(valid: Tensor | None, scores: Tensor) -> None:
+    """Raises an error if a mask of pixels (B, H, W) does not fit scores (B, L, H, W)."""
+    if valid is None:
+        return
+    if not isinstance(valid, Tensor) or valid.dtype != torch.bool:
+        got = valid.dtype if isinstance(valid, Tensor) else type(valid).__name__
+        raise TypeError(f"valid must be a torch tensor of type bool, got {got}")
+    expected = (scores.shape[0], *scores.shape[2:])
+    if tuple(valid.shape) != expected:
+        raise ValueError(f"valid has shape {tuple(valid.shape)}, but for these logits it must be {expected}")
+    if valid.device != scores.device:
+        raise ValueError(f"valid is on {valid.device} but the logits are on {scores.device}: move one to the other")
+
+
+def check_transforms() -> None:
+    """Raises a NotImplementedError within a transform of torch.func that does not reach into a CRF."""
+    if torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            "ONNX has no operations for a permutohedral lattice: use torch.export for the whole model, or export the "
+            "network alone and refine its output with crfgrad afterwards"
+        )
+    if torch.compiler.is_compiling():
+        return
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    if interpreter is None:
+        return
+    if interpreter.key() == torch._C._functorch.TransformType.Vmap:
+        raise NotImplementedError(
+            "torch.func.vmap does not reach into a CRF: give all images in one call, along the batch dimension"
+        )
+    if interpreter.key() == torch._C._functorch.TransformType.Jvp:
+        raise NotImplementedError("a CRF has no forward-mode derivatives: use torch.func.vjp or torch.func.grad")
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
-    """Raises a ValueError if the tensor holds NaN or infinity."""
-    if not tensor.is_floating_point() or torch.isfinite(tensor.detach().sum()):
-        return  # the quick check: a sum of finite values may overflow, but a NaN or infinity cannot hide in it
+    """Raises a ValueError if values are checked and the tensor holds NaN or infinity."""
+    if not tensor.is_floating_point() or not values_are_checked(tensor) or _sums_up(tensor):
+        return
     finite = torch.isfinite(tensor)
     if not finite.all():
         raise ValueError(f"NaN or infinity in {name} ({int((~finite).sum())} of {tensor.numel()} values)")
+
+
+def excluded_labels(logits: Tensor, valid: Tensor | None) -> Tensor | None:
+    """Where logits (B, L, *) are minus infinity, (B, L, *) bool, or None if it is known that they are nowhere.
+
+    Raises a ValueError if values are checked and there is NaN, plus infinity or a pixel with no label left. Pixels
+    that are not valid exclude nothing.
+    """
+    if not values_are_checked(logits):
+        excluded = logits == -torch.inf
+        return excluded if valid is None else excluded & valid[:, None]
+    if valid is not None:
+        logits = logits.masked_fill(~valid[:, None], 0)
+    if _sums_up(logits):
+        return None
+    excluded = logits == -torch.inf
+    check_finite("logits", logits.masked_fill(excluded, 0))
+    empty = excluded.all(dim=1)
+    if empty.any():
+        raise ValueError(f"all logits of {int(empty.sum())} pixels are minus infinity, which leaves them no label")
+    return excluded if excluded.any() else None
+
+
+def _sums_up(tensor: Tensor) -> bool:
+    """A quick check: a sum of finite values may overflow, but a NaN or infinity cannot hide in it."""
+    return bool(torch.isfinite(tensor.detach().sum()))
 
 
 def check_positive(name: str, value: float) -> float:
@@ -70,6 +159,13 @@ def check_count(name: str, value: int, least: int) -> int:
     if not isinstance(value, int | float) or value != int(value) or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {value}")
     return int(value)
+
+
+def check_colours(images: Tensor) -> None:
+    """Raises a ValueError if values are checked and a batch (B, C, *) cannot be colours 0..255."""
+    if images.is_floating_point() and values_are_checked(images):
+        for index, image in enumerate(images):
+            _check_colour(index, image)
 
 
 def _check_colour(index: int, image: Tensor) -> None:

@@ -6,11 +6,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from crfgrad.checks import check_count, check_finite, check_inputs
-from crfgrad.energy import Energy
-from crfgrad.layout import labels_last
-from crfgrad.potentials import BilateralPotential, Potential, SpatialPotential, UnaryPotential
-from crfgrad.simplex import softmax
+from crfgrad.checks import (
+    check_colours,
+    check_count,
+    check_finite,
+    check_inputs,
+    check_transforms,
+    check_valid,
+    excluded_labels,
+)
+from crfgrad.energy import Energy, labels_first, labels_last
+from crfgrad.operators import Masked, Sum
+from crfgrad.potentials import BilateralPotential, PairwisePotential, SpatialPotential, UnaryPotential
+from crfgrad.ops.rows import softmax
 from crfgrad.solvers import ProjectedGradient, Solver
 
 
@@ -32,8 +40,9 @@ class CRF(nn.Module):
         check_colour: Refuse images that cannot be colours 0..255. False for other kinds of channels.
 
     Shape:
-        - logits: (B, L, H, W), any floating-point type
+        - logits: (B, L, H, W), any floating-point type; minus infinity excludes a label at a pixel
         - image: (B, C, H, W), colours 0..255, uint8 or floating-point, of the size of the logits
+        - valid: (B, H, W) bool: pixels outside of it send and receive nothing, as if they were not there
         - result: (B, L, H, W), q^T, in float64 if the logits are, else in float32
 
     Example:
@@ -46,7 +55,7 @@ class CRF(nn.Module):
     def __init__(
         self,
         num_classes: int,
-        potentials: Sequence[Callable[[int], Potential] | Potential] | None = None,
+        potentials: Sequence[Callable[[int], PairwisePotential] | PairwisePotential] | None = None,
         solver: Solver | None = None,
         unary: UnaryPotential | None = None,
         save_memory: bool = False,
@@ -64,10 +73,12 @@ class CRF(nn.Module):
         self.save_memory = save_memory
         self.check_colour = check_colour
 
-    def forward(self, logits: Tensor, image: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, image: Tensor, valid: Tensor | None = None) -> Tensor:
         """Logits and image -> q^T."""
-        q: Tensor = self.solver(self.energy(logits, image), self.initial(logits), self.save_memory)
-        check_finite("the result of the CRF: check its parameters", q)
+        logits = _prepared(logits)
+        energy = self.energy(logits, image, valid)
+        q: Tensor = self.solver(energy, self.initial(logits, valid), self.save_memory)
+        check_finite("the result of the CRF: check its parameters", q if valid is None else q * valid[:, None])
         return q
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -77,40 +88,53 @@ class CRF(nn.Module):
             value.train(self.training)  # a new solver leaks or not as the CRF that it joins
         super().__setattr__(name, value)
 
-    def energy(self, logits: Tensor, image: Tensor) -> Energy:
+    def energy(self, logits: Tensor, image: Tensor, valid: Tensor | None = None) -> Energy:
         """The energy of these images, for any q or labelling of them."""
-        check_inputs(logits, image, colour=self.check_colour)
+        check_transforms()
+        check_inputs(logits, image)
+        check_valid(valid, logits)
         if logits.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits have {logits.shape[1]} channels, the CRF was built for {self.num_classes} classes"
             )
         with torch.autocast(logits.device.type, enabled=False):
-            logits = logits.to(_precision(logits))
+            logits = _only_valid(_prepared(logits), valid)
             image = image.to(logits.dtype)
-            potentials = cast(list[Potential], self.potentials)
-            messages = [potential.bind(image) for potential in potentials]
-            return Energy(
-                self.unary(labels_last(logits)),
-                messages,
-                symmetric=all(potential.symmetric for potential in potentials),
-                exclude_self=all(potential.exclude_self for potential in potentials),
-            )
+            check_finite("image", image)
+            if self.check_colour:
+                check_colours(image)
+            excluded = excluded_labels(logits, valid)
+            potentials = cast(list[PairwisePotential], self.potentials)
+            operators = [potential.bind(image, valid) for potential in potentials]
+            unary = self.unary(logits)
+            if valid is None:
+                return Energy(unary, operators, excluded)
+            mask = valid[..., None].to(unary.dtype)  # (B, H, W, 1)
+            return Energy(torch.where(valid[:, None], unary, 0), [Masked(Sum(operators), mask)], excluded)
 
-    def trajectory(self, logits: Tensor, image: Tensor) -> Iterator[Tensor]:
+    def trajectory(self, logits: Tensor, image: Tensor, valid: Tensor | None = None) -> Iterator[Tensor]:
         """Yields q^0, ..., q^T."""
-        return self.solver.trajectory(self.energy(logits, image), self.initial(logits))
+        return self.solver.trajectory(self.energy(logits, image, valid), self.initial(logits, valid))
 
-    def initial(self, logits: Tensor) -> Tensor:
+    def initial(self, logits: Tensor, valid: Tensor | None = None) -> Tensor:
         """q^0 = softmax(logits)."""
-        return softmax(labels_last(logits.to(_precision(logits))))
+        return labels_first(softmax(labels_last(_only_valid(_prepared(logits), valid))))
 
 
-def _build(potential: Callable[[int], Potential] | Potential, num_classes: int) -> Potential:
-    built = potential if isinstance(potential, Potential) else potential(num_classes)
+def _build(potential: Callable[[int], PairwisePotential] | PairwisePotential, num_classes: int) -> PairwisePotential:
+    built = potential if isinstance(potential, PairwisePotential) else potential(num_classes)
     if built.num_classes != num_classes:
         raise ValueError(f"{type(built).__name__} was built for {built.num_classes} classes, the CRF has {num_classes}")
     return built
 
 
-def _precision(logits: Tensor) -> torch.dtype:
-    return torch.promote_types(logits.dtype, torch.float32)
+def _only_valid(logits: Tensor, valid: Tensor | None) -> Tensor:
+    """Logits with 0 outside of the mask, where there may be anything: NaN times 0 would be NaN."""
+    return logits if valid is None else logits.masked_fill(~valid[:, None], 0)
+
+
+def _prepared(logits: Tensor) -> Tensor:
+    """Logits (B, L, *) in full precision and with the labels last in memory."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2:
+        return logits  # to be refused
+    return labels_first(labels_last(logits.to(torch.promote_types(logits.dtype, torch.float32))))

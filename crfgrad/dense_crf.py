@@ -7,12 +7,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crfgrad.checks import check_fraction, check_inputs, check_positive
-from crfgrad.energy import Energy
-from crfgrad.features import Widths, positions, spread_widths
-from crfgrad.lattice import PermutohedralLattice
-from crfgrad.layout import labels_last
-from crfgrad.simplex import softmax
+from crfgrad.checks import (
+    check_colours,
+    check_finite,
+    check_fraction,
+    check_inputs,
+    check_positive,
+    check_transforms,
+    values_are_checked,
+)
+from crfgrad.energy import Energy, labels_first
+from crfgrad.features import Widths, positions, positions_and_colours, spread_widths
+from crfgrad.lattice import build_lattice
+from crfgrad.operators import LatticeBlur, Mixed, Operator
+from crfgrad.ops import taps
+from crfgrad.ops.rows import softmax
 from crfgrad.solvers import MeanField, Solver
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -107,56 +116,56 @@ class DenseCRF(nn.Module):
         if probabilities.dim() == 3:
             return self(probabilities[None], image[None])[0]
         energy = self.energy(probabilities, image)
-        refined: Tensor = self.solver(energy, softmax(energy.unary, -1))
+        refined: Tensor = self.solver(energy, labels_first(softmax(energy.costs, factor=-1)))
         return refined
 
     def energy(self, probabilities: Tensor, image: Tensor) -> Energy:
         """The energy of a batch: (B, L, H, W) and (B, C, H, W)."""
-        check_inputs(probabilities, image, name="probabilities", colour=self.check_colour)
-        if probabilities.min() < 0 or probabilities.max() > 1 + 1e-4:
-            low, high = float(probabilities.min()), float(probabilities.max())
-            raise ValueError(f"probabilities run from {low:.3g} to {high:.3g}, not 0 to 1: give softmax(logits)")
-        total = probabilities.sum(dim=1)
-        if (total - 1).abs().max() > 0.01:
-            low, high = float(total.min()), float(total.max())
-            raise ValueError(f"probabilities of a pixel sum to {low:.3g} up to {high:.3g}, not to 1: normalise them")
-        probabilities = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
-        unary = -labels_last(probabilities).clamp_min(self.eps).log()
-        position = positions(unary)
-        colour = torch.cat([position, image.to(unary.dtype)], dim=1)
-        bilateral_widths = spread_widths("bilateral_sxy", self.bilateral_sxy, 2)
-        bilateral_widths += spread_widths("bilateral_srgb", self.bilateral_srgb, image.shape[1])
-        messages = []
-        for compat, features, widths in (
-            (self.gaussian_compat, position, spread_widths("gaussian_sxy", self.gaussian_sxy, 2)),
-            (self.bilateral_compat, colour, bilateral_widths),
-        ):
-            if not isinstance(compat, float | int) or compat != 0:
-                lattice = PermutohedralLattice(features / unary.new_tensor(widths)[:, None, None])
-                messages.append(_GaussianMessage(lattice, compat, unary))
-        return Energy(unary, messages, symmetric=False, exclude_self=False)  # the blur is not quite symmetric
+        check_transforms()
+        check_inputs(probabilities, image, name="probabilities")
+        check_finite("probabilities", probabilities)
+        check_finite("image", image)
+        if self.check_colour:
+            check_colours(image)
+        if values_are_checked(probabilities):
+            _check_distributions(probabilities)
+        with torch.autocast(probabilities.device.type, enabled=False):
+            probabilities = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
+            image = image.to(probabilities.dtype)
+            unary = -probabilities.clamp_min(self.eps).log()
+            bilateral_widths = spread_widths("bilateral_sxy", self.bilateral_sxy, 2)
+            bilateral_widths += spread_widths("bilateral_srgb", self.bilateral_srgb, image.shape[1])
+            operators = [
+                _gaussian(features / unary.new_tensor(widths), compat, unary.shape[1])
+                for compat, features, widths in (
+                    (self.gaussian_compat, positions(image), spread_widths("gaussian_sxy", self.gaussian_sxy, 2)),
+                    (self.bilateral_compat, positions_and_colours(image), bilateral_widths),
+                )
+                if not isinstance(compat, float | int) or compat != 0
+            ]
+            return Energy(unary, operators)
 
 
-class _GaussianMessage:
-    """A Gaussian kernel on a lattice, and what labels cost each other."""
+def _gaussian(features: Tensor, compat: Compatibility, labels: int) -> Operator:
+    """A normalised Gaussian of features (B, *, d), and what labels cost each other."""
+    lattice = build_lattice(features)
+    axes = lattice.axes()
+    ones = features.new_ones(lattice.corners.shape[0], 1)
+    lattice = lattice.scaled(lattice.slice(taps.blur(lattice.splat(ones), *axes, False)).rsqrt())
+    if isinstance(compat, float | int):
+        return LatticeBlur(lattice, lattice.scaled(-compat), axes)
+    cost = torch.as_tensor(compat, dtype=features.dtype, device=features.device)
+    matrix = cost.diag() if cost.dim() == 1 else cost
+    if matrix.shape != (labels, labels):
+        raise ValueError(f"compat has shape {tuple(cost.shape)}, but the probabilities have {labels} labels")
+    return Mixed(LatticeBlur(lattice, lattice, axes), matrix, symmetric=False)
 
-    def __init__(self, lattice: PermutohedralLattice, compat: Compatibility, unary: Tensor) -> None:
-        self.lattice = lattice.scaled(lattice.gaussian(torch.ones_like(unary[:, :1])).rsqrt())
-        cost = torch.as_tensor(compat, dtype=unary.dtype, device=unary.device)
-        labels = unary.shape[1]
-        self.matrix = None if cost.dim() == 0 else cost.diag() if cost.dim() == 1 else cost
-        if self.matrix is not None and self.matrix.shape != (labels, labels):
-            raise ValueError(f"compat has shape {tuple(cost.shape)}, but the probabilities have {labels} labels")
-        self.receiving = self.lattice.scaled(-cost.item()) if self.matrix is None else self.lattice
 
-    def at_vertices(self, q: Tensor, adjoint: bool) -> Tensor:
-        """The blurred labels, mixed where they are fewest."""
-        blurred = self.lattice.blur(self.lattice.splat(q), adjoint)
-        return blurred if self.matrix is None else blurred @ (self.matrix if adjoint else self.matrix.mT)
-
-    def __call__(self, q: Tensor, adjoint: bool = False) -> Tensor:
-        return self.receiving.slice(self.at_vertices(q, adjoint))
-
-    def add_to(self, total: Tensor, q: Tensor, adjoint: bool = False) -> None:
-        """See ``Message``."""
-        self.receiving.slice_onto(total, self.at_vertices(q, adjoint))
+def _check_distributions(probabilities: Tensor) -> None:
+    if probabilities.min() < 0 or probabilities.max() > 1 + 1e-4:
+        low, high = float(probabilities.min()), float(probabilities.max())
+        raise ValueError(f"probabilities run from {low:.3g} to {high:.3g}, not 0 to 1: give softmax(logits)")
+    total = probabilities.sum(dim=1)
+    if (total - 1).abs().max() > 0.01:
+        low, high = float(total.min()), float(total.max())
+        raise ValueError(f"probabilities of a pixel sum to {low:.3g} up to {high:.3g}, not to 1: normalise them")

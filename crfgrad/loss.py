@@ -24,4 +24,5 @@ def log_distribution(q: Tensor, floor: float = 0.05) -> Tensor:
         [0.0, -0.693..., -3.995..., -7.995...]
     """
     line = math.log(floor) + (q - floor) / floor
-    return torch.where(q > floor, q.clamp_min(floor).log(), line)
+    # contiguous, for the gradient of nll_loss does not work where the labels are last in memory, as they are in q
+    return torch.where(q > floor, q.clamp_min(floor).log(), line).contiguous()

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from crfgrad.checks import check_finite
-from crfgrad.energy import Energy, one_hot
+from crfgrad.checks import check_finite, values_are_checked
+from crfgrad.energy import Energy, labels_last, one_hot
 
 
 @torch.no_grad()
@@ -26,29 +26,35 @@ def round_labels(energy: Energy, q: Tensor) -> Tensor:
         - result: (B, H, W), int64
 
     Example:
-        >>> energy = Energy(unary=torch.tensor([0.0, 1.0]).reshape(1, 2, 1, 1), messages=[])
+        >>> energy = Energy(unary=torch.tensor([0.0, 1.0]).reshape(1, 2, 1, 1))
         >>> round_labels(energy, torch.tensor([0.4, 0.6]).reshape(1, 2, 1, 1))
         tensor([[[0]]])
     """
     check_finite("q", q)
-    if not energy.exclude_self:
+    if not energy.excludes_self:
         raise ValueError("a pixel interacts with itself, so rounding has no guarantee: use exclude_self=True")
-    if q.min() < -1e-4 or (q.sum(dim=1) - 1).abs().max() > 1e-4:
+    if values_are_checked(q) and (q.min() < -1e-4 or (q.sum(dim=1) - 1).abs().max() > 1e-4):
         raise ValueError("q is not on the simplex, so rounding has no guarantee: run the solver with leak 0")
     slope = energy.derivative(q)
-    pending = ((q != 0) & (q != 1)).any(dim=1).flatten(1)  # (B, H*W), pixels that are not yet at a corner
+    excluded = None if energy.excluded is None else energy.excluded.movedim(-1, 1)
+    away = (q != 0) & (q != 1)
+    if excluded is not None:
+        away = away | (excluded & (q != 0))
+    pending = away.any(dim=1).flatten(1)  # (B, H*W), pixels that are not yet at a corner that they may take
     spacing = torch.ones(len(q), 1, dtype=torch.int64, device=q.device)
+    each = (-1, *[1] * (q.dim() - 1))
     while pending.any():
         rank = pending.cumsum(dim=1) - 1
         group = pending & (rank % spacing == 0)
         moving = group.unflatten(1, q.shape[2:])[:, None]  # (B, 1, H, W)
-        best = one_hot(slope.argmin(dim=1), q.shape[1]).to(q.dtype)
+        cost = slope if excluded is None else slope.masked_fill(excluded, torch.inf)
+        best = one_hot(cost.argmin(dim=1), q.shape[1]).to(q.dtype)
         moved = torch.where(moving, best, q)
         moved_slope = energy.derivative(moved)
-        change = ((moved - q) * (slope + moved_slope)).double().sum(dim=(1, 2, 3))
+        change = ((moved - q) * (slope + moved_slope)).double().flatten(1).sum(1)
         accepted = (change <= 0) | (group.sum(dim=1) <= 1)  # (B,)
-        q = torch.where(accepted[:, None, None, None], moved, q)
-        slope = torch.where(accepted[:, None, None, None], moved_slope, slope)
+        q = torch.where(accepted.view(each), moved, q)
+        slope = torch.where(accepted.view(each), moved_slope, slope)
         pending &= ~(group & accepted[:, None])
         spacing = torch.where(accepted[:, None], (spacing // 2).clamp_min(1), spacing * 2)
-    return q.argmax(dim=1)
+    return labels_last(q).argmax(dim=-1)

@@ -3,7 +3,7 @@
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
 from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
 from lightning_modules.encoder_weights import without_loading
+from lightning_modules.old_names import refusal, refuse_old_units, with_new_names
 
 LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
 RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "potential_learning_rates")
@@ -35,11 +36,25 @@ class SaveConfig(SaveConfigCallback):
                 logger.log_hyperparams(yaml.safe_load(self.parser.dump(self.config, skip_none=False)))
 
 
+class Parser(LightningArgumentParser):
+    """Says in one sentence that a name is an old one."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Ends the program."""
+        told = refusal(message)
+        if told is not None:
+            raise SystemExit(told)
+        super().error(message, ex)
+
+
 class CLI(LightningCLI):
     """LightningCLI with what every run has: loggers, checkpoints, pictures, and checks."""
 
     trained: dict[str, Any] | None = None
     """Settings that the given checkpoint was trained with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"parser_class": Parser} | kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links what model and data share, and adds what every run has."""
@@ -116,11 +131,14 @@ class CLI(LightningCLI):
         if not Path(config.ckpt_path).is_file():
             raise SystemExit(f"there is no file {config.ckpt_path}: give --ckpt_path the path of a checkpoint")
         try:
-            self.trained = torch.load(config.ckpt_path, map_location="cpu", weights_only=True)["hyper_parameters"]
+            checkpoint = torch.load(config.ckpt_path, map_location="cpu", weights_only=True)
+            self.trained = with_new_names(checkpoint["hyper_parameters"])
         except Exception as error:
             raise SystemExit(
                 f"{config.ckpt_path} is no checkpoint of this program ({error}): give one from a run's checkpoints"
             ) from error
+        if subcommand == "fit":
+            refuse_old_units(checkpoint["state_dict"])
         config.model.init_args.unary_checkpoint = None  # the checkpoint has all weights
         free = FREE if subcommand == "fit" else FREE + TRAINING_ONLY
         asked = config.model.init_args.as_dict()

@@ -73,10 +73,16 @@ class SMPNetwork(nn.Module):
         """Image -> logits."""
         height, width = image.shape[2:]
         normalised = (image.to(self.mean.dtype) - self.mean) / self.std
-        padded = pad(normalised, (0, -width % self.stride, 0, -height % self.stride))
+        # as multiples, which torch.export can see in a size that it does not know
+        wide, high = (self.stride * ((size + self.stride - 1) // self.stride) for size in (width, height))
+        padded = pad(normalised, (0, wide - width, 0, high - height))
         padded = padded.contiguous(memory_format=torch.channels_last)  # faster convolutions on a CPU
         logits: Tensor = self.model(padded)
-        return logits[:, :, :height, :width]
+        if not torch.compiler.is_exporting():
+            return logits[:, :, :height, :width]
+        # a slice would make what is exported depend on whether there was something to crop
+        rows, columns = (torch.arange(size, device=image.device) for size in (height, width))
+        return logits.index_select(2, rows).index_select(3, columns)
 
 
 def _build(arch: str, encoder_name: str, encoder_weights: str | bool | None, **options: Any) -> nn.Module:

@@ -19,7 +19,7 @@ from crfgrad import (
     PermutohedralLattice,
     SpatialPotential,
 )
-from crfgrad.lattice import opposite_taps
+from crfgrad.ops.taps import opposite_taps
 from datamodules.colours import Colour
 
 

@@ -15,6 +15,7 @@ from crfgrad import CRF, Energy, Solver, log_distribution
 from datamodules.colours import Colour, spread_hues
 from lightning_modules.losses import build_loss
 from lightning_modules.metrics import segmentation_metrics, trimap
+from lightning_modules.old_names import refuse_old_units, with_new_names
 from lightning_modules.rates import check_potential_rates, head_groups
 from lightning_modules.tiling import Tiling
 
@@ -36,9 +37,11 @@ class SegmentationModule(pl.LightningModule):
         loss_options: Arguments of that loss.
         learning_rate: Learning rate of the network.
         weight_decay: Weight decay of the network.
-        head_learning_rate: Learning rate of the head.
+        head_learning_rate: Learning rate of the head. Its parameters have the unit of what a pixel pays, so that one
+            rate suits all of them.
         head_weight_decay: Weight decay of the head.
-        potential_learning_rates: By class of potential, rates in place of ``head_learning_rate``.
+        potential_learning_rates: By class of potential, rates in place of ``head_learning_rate``. What decays does so
+            at the same speed whatever its rate.
         optimizer: Called with the parameter groups.
         scheduler: Called with the optimizer; steps once an epoch.
         unary_checkpoint: Checkpoint of a ``SegmentationModule`` whose network to start from.
@@ -61,7 +64,7 @@ class SegmentationModule(pl.LightningModule):
         loss_options: dict[str, Any] | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
-        head_learning_rate: float = 1e-3,
+        head_learning_rate: float = 0.03,
         head_weight_decay: float = 0.0,
         potential_learning_rates: dict[str, float] | None = None,
         optimizer: Callable[[Iterable], Optimizer] = torch.optim.AdamW,
@@ -111,6 +114,22 @@ class SegmentationModule(pl.LightningModule):
         self.energies: Any = nn.ModuleDict(
             {f"{stage}_{when}": MeanMetric() for stage in ("val", "test") for when in ("0", "T")}
         )
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> "SegmentationModule":
+        """See ``LightningModule.load_from_checkpoint``. Settings of the head may have old names."""
+        stored = torch.load(checkpoint_path, map_location="cpu", weights_only=kwargs.get("weights_only"))
+        if hasattr(checkpoint_path, "seek"):
+            checkpoint_path.seek(0)
+        head = stored.get("hyper_parameters", {}).get("head")
+        renamed = {} if with_new_names(head) == head else {"head": with_new_names(head)}
+        module: SegmentationModule = super().load_from_checkpoint(checkpoint_path, *args, **renamed | kwargs)
+        return module
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuses to go on with a training whose parameters had other units."""
+        if self._trainer is not None and self._trainer.training:
+            refuse_old_units(checkpoint["state_dict"])
 
     def load_network(self, path: str) -> None:
         """Loads the network, and not the head, of a checkpoint."""
@@ -252,8 +271,7 @@ class SegmentationModule(pl.LightningModule):
         groups = [network | {"weight_decay": rates["weight_decay"]}]
         if self.head is not None:
             own = rates["potential_learning_rates"] or {}
-            for group in head_groups(self.head, rates["head_learning_rate"], own):
-                groups.append(group | {"weight_decay": rates["head_weight_decay"]})
+            groups += head_groups(self.head, rates["head_learning_rate"], rates["head_weight_decay"], own)
         optimizer = self.optimizer(groups)
         if self.scheduler is None:
             return optimizer

@@ -1,12 +1,22 @@
 """Every shipped configuration runs fit, then test, on tiny data."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from torch import Tensor, nn
 
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    SpatialPotential,
+)
 from experiments import demo
+from lightning_modules import SegmentationModule
 from tests.command_line import QUIET, ROOT, SMALL, STREETS, TINY, run, streets_on_two
 from tests.tiny_data import tiny_data
 
@@ -70,6 +80,43 @@ def test_every_schedule_of_a_head(schedule: Path, network: str, tmp_path: Path) 
     scheduled = "scheduler" not in settings
     assert len(trained.trainer.lr_scheduler_configs) == scheduled
     assert [group.get("initial_lr", group["lr"]) for group in trained.trainer.optimizers[0].param_groups] == rates
+
+
+PAPER = {"weizmann_horse/fcn8s": (1e-3, 5e-3), "nyu_v2/fcn8s": (3.07e-6, 1.63e-8), "cityscapes/lrr4x": (1e-3, 5e-3)}
+"""Rate and weight decay of the paper, where the loss is a mean."""
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+@pytest.mark.parametrize("name", PAPER)
+def test_a_crf_moves_as_at_the_rates_of_the_paper(name: str, slope: float) -> None:
+    rate, decay = PAPER[name]
+    settings = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["model"]["init_args"]
+    own = ("head_learning_rate", "head_weight_decay", "potential_learning_rates")
+    kinds = [SpatialPotential, BilateralPotential, GaussianSpatialPotential, GaussianBilateralPotential]
+    module = SegmentationModule(
+        num_classes=2,
+        network=lambda classes: nn.Conv2d(3, classes, 1),
+        head=lambda classes: CRF(classes, kinds).double(),
+        optimizer=partial(torch.optim.SGD, lr=1.0),
+        **{key: settings[key] for key in own},
+    )
+    parts = {f"{name}.": part for name, part in module.head.named_modules() if hasattr(part, "unit")}  # type: ignore[union-attr]
+
+    def acting() -> dict[str, Tensor]:
+        """The parameters in units of what acts, as the paper has them."""
+        return {
+            name: parameter / next((part.unit for prefix, part in parts.items() if name.startswith(prefix)), 1.0)
+            for name, parameter in module.head.named_parameters()  # type: ignore[union-attr]
+        }
+
+    before = acting()
+    optimizer = module.configure_optimizers()
+    (slope * torch.stack([each.sum() for each in before.values()]).sum()).backward()
+    optimizer.step()
+    assert len(parts) == 3
+    for parameter, value in acting().items():
+        expected = -rate * (slope + decay * before[parameter])
+        assert torch.allclose(value - before[parameter], expected, rtol=5e-3, atol=0), parameter
 
 
 def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/dense_crf.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/dense_crf.md", "docs/tracing.md"])
 def test_examples_print_what_the_page_says(page: str) -> None:
     examples = EXAMPLE.findall((ROOT / page).read_text())
     assert examples

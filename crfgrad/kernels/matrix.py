@@ -1,23 +1,27 @@
 """Matrix products on rows picked from arrays, with the running sums in vector registers.
 
-Numba has no arrays in registers, so the innermost loop is written in LLVM's language: a tile of four rows
-of the result, one or three vectors wide, is summed up before it touches memory. Each function equals the
-NumPy expression in its docstring. Arrays are contiguous; columns that are ``padded`` come in whole vectors.
+Numba has no arrays in registers, so the innermost loop is written in LLVM's language: a tile of the result,
+some rows of some vectors, is summed up before it touches memory. Each function equals the NumPy expression
+in its docstring. Arrays are contiguous; columns that are ``padded`` come in multiples of ``VECTOR``.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
 from crfgrad.kernels.parallel import kernel
 
-ROWS = 4  # of the result in a tile
-VECTOR = 8  # numbers in a vector
+_FEATURES = (numba.config.CPU_FEATURES or get_host_cpu_features()).split(",")
+REGISTER = 64 if "+avx512f" in _FEATURES else 32 if "+avx" in _FEATURES else 16  # bytes
+ROWS = 8 if REGISTER == 64 else 4  # of the result in a tile: the sums fill most of 32 or of 16 registers
+VECTOR = 8  # columns
 inline: Any = intrinsic(prefer_literal=True)
 """A function of types that returns how to generate code; numba knows the values of constant arguments."""
 
@@ -34,7 +38,7 @@ def multiply(
 ) -> None:
     """``out[into] += factors[:, None] * (left[which] @ right)``, for the first ``count`` entries of the lists.
 
-    The lists are read on to the next multiple of four; ``into`` names each row once.
+    The lists are read on to the next multiple of ``ROWS``; ``into`` names each row once.
     Shape: left (*, C), right (C, padded), out (*, padded).
     """
     for row in range(0, count, ROWS):
@@ -81,16 +85,17 @@ def _multiply_tile(
     """``multiply`` for one tile."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> ir.Value:
-        left, which, right, factors, out, into = _arrays(context, builder, signature, args)[:6]
+        left, which, right, factors, out, into = arrays(context, builder, signature, args)[:6]
         row, column = args[-2:]
         rows = [builder.add(row, row.type(lane)) for lane in range(ROWS)]
         sources = [which.entry(lane) for lane in rows]
+        widths = _widths(right.element, vectors.literal_value * VECTOR)
 
         def term(k: ir.Value) -> tuple[list[ir.Value], ir.Value]:
             return [left.load(source, k) for source in sources], right.pointer(k, column)
 
-        for lane, sums in zip(rows, _sums(builder, vectors.literal_value, right.size(0), term), strict=True):
-            _add(builder, out.pointer(into.entry(lane), column), sums, factors.load(lane))
+        for lane, total in zip(rows, sums(builder, widths, ROWS, right.size(0), term), strict=True):
+            add(builder, out.pointer(into.entry(lane), column), total, factors.load(lane))
         return context.get_dummy_value()
 
     return types.void(vectors, left, which, right, factors, out, into, row, column), generate
@@ -112,27 +117,29 @@ def _correlate_tile(
     """``correlate`` for one tile."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> ir.Value:
-        left, which, right, other, out = _arrays(context, builder, signature, args)[:5]
+        left, which, right, other, out = arrays(context, builder, signature, args)[:5]
         count, row, column = args[-3:]
         rows = [builder.add(row, row.type(lane)) for lane in range(ROWS)]
+        widths = _widths(right.element, vectors.literal_value * VECTOR)
 
         def term(k: ir.Value) -> tuple[list[ir.Value], ir.Value]:
             source = which.entry(k)
             return [left.load(source, lane) for lane in rows], right.pointer(other.entry(k), column)
 
-        for lane, sums in zip(rows, _sums(builder, vectors.literal_value, count, term), strict=True):
-            _add(builder, out.pointer(lane, column), sums)
+        for lane, total in zip(rows, sums(builder, widths, ROWS, count, term), strict=True):
+            add(builder, out.pointer(lane, column), total)
         return context.get_dummy_value()
 
     return types.void(vectors, left, which, right, other, out, count, row, column), generate
 
 
-class _Array:
+class Array:
     """A contiguous array of one or two dimensions, as LLVM sees it."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, value: ir.Value) -> None:
         self.builder = builder
         self.array = context.make_array(kind)(context, builder, value)
+        self.element = context.get_data_type(kind.dtype)
 
     def size(self, axis: int) -> ir.Value:
         return self.builder.extract_value(self.array.shape, axis)
@@ -151,72 +158,98 @@ class _Array:
         return self.builder.sext(self.load(index), index.type)
 
 
-def _arrays(context: Any, builder: Any, signature: Any, args: Any) -> list[_Array]:
+def arrays(context: Any, builder: Any, signature: Any, args: Any) -> list[Array]:
+    """Those of the arguments that are arrays."""
     pairs = zip(signature.args, args, strict=True)
-    return [_Array(context, builder, kind, value) for kind, value in pairs if isinstance(kind, types.Array)]
+    return [Array(context, builder, kind, value) for kind, value in pairs if isinstance(kind, types.Array)]
 
 
-def _sums(
-    builder: Any, vectors: int, count: ir.Value, term: Callable[[ir.Value], tuple[list[ir.Value], ir.Value]]
+def lanes(element: ir.Type) -> int:
+    """How many numbers of this type fill a register, at least four."""
+    return max(4, REGISTER // (8 if isinstance(element, ir.DoubleType) else 4))
+
+
+def sums(
+    builder: Any,
+    widths: list[int],
+    rows: int,
+    count: ir.Value,
+    term: Callable[[ir.Value], tuple[list[ir.Value], ir.Value]],
 ) -> list[list[ir.Value]]:
-    """Sums over k < count of number times vectors: for each of the ROWS numbers, that many vectors.
+    """Sums over k < count of number times vectors: for each of the numbers, the vectors.
 
     Args:
         builder: Of LLVM code.
-        vectors: How many vectors.
+        widths: Of the vectors, which follow each other in memory.
+        rows: How many numbers.
         count: How many terms.
         term: The numbers of term k, and where its vectors begin.
     """
     element = term(count.type(0))[0][0].type  # dead code, which the compiler drops
-    vector = ir.VectorType(element, VECTOR)
-    places = [
-        [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * VECTOR)) for _ in range(vectors)]
-        for _ in range(ROWS)
-    ]
+    zeros = [ir.Constant(ir.VectorType(element, width), [0.0] * width) for width in widths]
+    places = [[cgutils.alloca_once_value(builder, zero) for zero in zeros] for _ in range(rows)]
     for row in places:
-        for place in row:
-            builder.store(ir.Constant(vector, [0.0] * VECTOR), place)
+        for place, zero in zip(row, zeros, strict=True):
+            builder.store(zero, place)
     with cgutils.for_range(builder, count) as loop:
         numbers, start = term(loop.index)
-        loaded = [_load(builder, start, vector, n) for n in range(vectors)]
+        loaded = load(builder, start, widths)
         for number, row in zip(numbers, places, strict=True):
-            spread = _spread(builder, number)
             for one, place in zip(loaded, row, strict=True):
-                builder.store(_multiply_add(builder, spread, one, builder.load(place)), place)
+                builder.store(multiply_add(builder, number, one, builder.load(place)), place)
     return [[builder.load(place) for place in row] for row in places]
 
 
-def _add(builder: Any, start: ir.Value, sums: list[ir.Value], factor: ir.Value | None = None) -> None:
-    """Adds vectors, times a factor, to what is in memory."""
-    for n, vector in enumerate(sums):
-        before = _load(builder, start, vector.type, n)
-        if factor is None:
-            after = builder.fadd(before, vector)
-        else:
-            after = _multiply_add(builder, _spread(builder, factor), vector, before)
-        _store(builder, after, start, n)
+def add(builder: Any, start: ir.Value, vectors: list[ir.Value], factor: ir.Value | None = None) -> None:
+    """Adds vectors, times a factor (a number, or a vector for each), to what is in memory."""
+    before = load(builder, start, [vector.type.count for vector in vectors])
+    if factor is None:
+        after = [builder.fadd(*pair) for pair in zip(before, vectors, strict=True)]
+    else:
+        after = [multiply_add(builder, factor, *pair) for pair in zip(vectors, before, strict=True)]
+    store(builder, after, start)
 
 
-def _multiply_add(builder: Any, left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
-    return builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
+def multiply_add(builder: Any, number: ir.Value, vector: ir.Value, total: ir.Value) -> ir.Value:
+    """Number or vector times vector, added to a total."""
+    if number.type != vector.type:
+        number = _spread(builder, number, vector.type)
+    return builder.fadd(total, builder.fmul(number, vector, flags=("contract",)), flags=("contract",))
 
 
-def _spread(builder: Any, number: ir.Value) -> ir.Value:
-    vector = ir.VectorType(number.type, VECTOR)
-    lone = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.IntType(32)(0))
-    same = ir.Constant(ir.VectorType(ir.IntType(32), VECTOR), [0] * VECTOR)
-    return builder.shuffle_vector(lone, ir.Constant(vector, ir.Undefined), same)
-
-
-def _place(builder: Any, start: ir.Value, vector: ir.Type, n: int) -> ir.Value:
-    return builder.gep(builder.bitcast(start, vector.as_pointer()), [ir.IntType(64)(n)])
-
-
-def _load(builder: Any, start: ir.Value, vector: ir.Type, n: int) -> ir.Value:
-    loaded = builder.load(_place(builder, start, vector, n))
-    loaded.align = 4  # of a single number
+def load(builder: Any, start: ir.Value, widths: list[int]) -> list[ir.Value]:
+    """Vectors that follow each other in memory."""
+    loaded = []
+    for place in _places(builder, start, widths):
+        vector = builder.load(place)
+        vector.align = 4  # of a single number
+        loaded.append(vector)
     return loaded
 
 
-def _store(builder: Any, value: ir.Value, start: ir.Value, n: int) -> None:
-    builder.store(value, _place(builder, start, value.type, n), align=4)
+def store(builder: Any, vectors: list[ir.Value], start: ir.Value) -> None:
+    """Puts vectors into memory, one after the other."""
+    places = _places(builder, start, [vector.type.count for vector in vectors])
+    for vector, place in zip(vectors, places, strict=True):
+        builder.store(vector, place, align=4)
+
+
+def _widths(element: ir.Type, columns: int) -> list[int]:
+    """Widths of the vectors that make up some columns: as wide as a register, the last one narrower."""
+    width = min(lanes(element), VECTOR * 2)
+    return [width] * (columns // width) + [columns % width] * (columns % width > 0)
+
+
+def _spread(builder: Any, number: ir.Value, vector: ir.Type) -> ir.Value:
+    lone = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.IntType(32)(0))
+    same = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    return builder.shuffle_vector(lone, ir.Constant(vector, ir.Undefined), same)
+
+
+def _places(builder: Any, start: ir.Value, widths: list[int]) -> list[ir.Value]:
+    offsets = [sum(widths[:n]) for n in range(len(widths))]
+    element = start.type.pointee
+    return [
+        builder.bitcast(builder.gep(start, [ir.IntType(64)(offset)]), ir.VectorType(element, width).as_pointer())
+        for offset, width in zip(offsets, widths, strict=True)
+    ]

@@ -1,6 +1,6 @@
 """The terms of the energy."""
 
-from crfgrad.potentials.base import Message, Potential
+from crfgrad.potentials.base import PairwisePotential
 from crfgrad.potentials.bilateral import BilateralPotential, GaussianBilateralPotential
 from crfgrad.potentials.spatial import GaussianSpatialPotential, SpatialPotential
 from crfgrad.potentials.unary import UnaryPotential
@@ -9,8 +9,7 @@ __all__ = [
     "BilateralPotential",
     "GaussianBilateralPotential",
     "GaussianSpatialPotential",
-    "Message",
-    "Potential",
+    "PairwisePotential",
     "SpatialPotential",
     "UnaryPotential",
 ]

@@ -1,25 +1,21 @@
-"""What a pairwise potential is: learned filters that, bound to images, map q to K q."""
+"""What a pairwise potential is: learned filters that, bound to images, are an operator K."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from crfgrad.checks import check_count
-
-Message = Callable[..., Tensor]
-"""A potential bound to a batch of images: q -> K q, both (B, L, H, W).
-
-Where K is not symmetric, ``message(q, adjoint=True)`` gives K^T q. A message may also have a method
-``add_to(total, q, adjoint)`` that adds K q to a total in place; it is used where no gradients are recorded.
-"""
+from crfgrad.operators import Operator
 
 
-class Potential(nn.Module, ABC):
+class PairwisePotential(nn.Module, ABC):
     """A pairwise potential (4): the cost K_ij of the labels of pixels i and j.
 
-    A subclass holds the learned parameters and says how they act on an image.
+    A subclass holds the learned parameters and says how they act on an image. Parameters are in units of the
+    message: when all entries of one move by 1, what a pixel receives moves by about 1. So one learning rate
+    suits all of them.
 
     Args:
         num_classes: Number of labels L, 2 or more.
@@ -31,19 +27,43 @@ class Potential(nn.Module, ABC):
         super().__init__()
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.symmetric = symmetric
-        self.exclude_self = True
 
     @abstractmethod
-    def bind(self, image: Tensor) -> Message:
-        """Prepares the potential for a batch of images (B, C, H, W), once for all iterations.
+    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+        """K for a batch of images, prepared once for all iterations.
 
-        The message must bring nothing from a pixel to itself, or the potential must set ``exclude_self`` to
-        False, and then cannot be rounded. If the potential is not symmetric it must also know its adjoint.
+        Args:
+            image: (B, C, *S).
+            valid: Which pixels count, (B, *S) bool. Whatever the operator brings to and from others is removed
+                afterwards; a potential looks at this only if others change what it does to those that count.
         """
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""
         return f"num_classes={self.num_classes}, symmetric={self.symmetric}"
+
+
+class FreePotential(PairwisePotential):
+    """A potential with free filters: one parameter, ``filters``, in units of the message."""
+
+    filters: nn.Parameter
+    unit: float
+
+    def start(self, kernel: Tensor, unit: float) -> None:
+        """Makes the parameter.
+
+        Args:
+            kernel: What acts at the start.
+            unit: What a message moves by when all entries of the kernel move by 1: kernel = filters / unit.
+        """
+        self.unit = unit
+        self.filters = nn.Parameter(kernel * unit)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Reads what was saved before filters had a unit, too."""
+        if prefix + "weight" in state_dict:
+            state_dict[prefix + "filters"] = state_dict.pop(prefix + "weight") * self.unit
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def potts(num_classes: int) -> Tensor:
@@ -54,8 +74,3 @@ def potts(num_classes: int) -> Tensor:
 def symmetrised(compatibility: Tensor, symmetric: bool) -> Tensor:
     """The symmetric part of a compatibility matrix (L, L), or the matrix as it is."""
     return (compatibility + compatibility.mT) / 2 if symmetric else compatibility
-
-
-def mix_labels(compatibility: Tensor, q: Tensor, adjoint: bool = False) -> Tensor:
-    """Applies a compatibility matrix (L, L), or its transpose, to the labels of q (B, L, H, W)."""
-    return (q.movedim(1, -1) @ (compatibility if adjoint else compatibility.mT)).movedim(-1, 1)

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from crfgrad.checks import check_count
-from crfgrad.features import Widths, positions, spread_widths
-from crfgrad.lattice import PermutohedralLattice, gaussian_taps, opposite_taps
-from crfgrad.potentials.base import Message, Potential, mix_labels, potts, symmetrised
+from crfgrad.features import Widths, only_valid, positions_and_colours, spread_widths
+from crfgrad.geometry import gaussian_taps, subset_taps
+from crfgrad.lattice import Lattice, OwnPart, build_lattice, paired_taps
+from crfgrad.operators import LatticeFilter, LatticeGaussian, Mixed, Operator
+from crfgrad.ops import taps
+from crfgrad.potentials.base import FreePotential, PairwisePotential, potts, symmetrised
 
-FEW_LABELS = 8  # a matrix for each pixel, once for all iterations; 0.5 GB for 8 labels at 1024 x 2048
 
-
-class _LatticePotential(Potential):
+class _LatticePotential(PairwisePotential):
     """Features, lattice and normalisation, which the free and the Gaussian potential share.
 
     K is D^-1/2 (S^T F S) D^-1/2 with S the splat, F the filter on the lattice and D what the
@@ -25,40 +26,47 @@ class _LatticePotential(Potential):
         self.radius = check_count("radius", radius, least=1)
         self.image_channels = check_count("image_channels", image_channels, least=0)
         self.exclude_self = exclude_self
-        self.feature_scale, gaussian = gaussian_taps(2 + image_channels, self.radius)
+        dimension = 2 + self.image_channels
+        self.feature_scale, gaussian = gaussian_taps(dimension, self.radius)
         self.register_buffer("gaussian", torch.tensor(gaussian), persistent=False)
+        self.register_buffer("own_taps", subset_taps(dimension, self.radius), persistent=False)
 
     gaussian: Tensor
+    own_taps: Tensor
 
     @abstractmethod
     def widths(self) -> Tensor:
         """Widths of the features x, y and the channels of the image: (2 + C,)."""
 
-    def lattice(self, image: Tensor) -> PermutohedralLattice:
+    def lattice(self, image: Tensor, valid: Tensor | None = None) -> Lattice:
         """The lattice of an image (B, C, H, W), in units of the widths."""
         if self.image_channels and image.shape[1] != self.image_channels:
             raise ValueError(
                 f"the image has {image.shape[1]} channels, {type(self).__name__} was built for "
                 f"{self.image_channels}: give it image_channels={image.shape[1]}"
             )
-        features = torch.cat([positions(image), image[:, : self.image_channels]], dim=1)  # (B, d, H, W)
-        return PermutohedralLattice(
-            features * (self.feature_scale / self.widths().to(image.dtype))[:, None, None], self.radius
-        )
+        features = positions_and_colours(image[:, : self.image_channels])  # (B, H, W, d)
+        scale = self.feature_scale / self.widths().to(image.dtype)
+        return build_lattice(only_valid(features * scale, valid), self.radius)
+
+    def normalised_lattice(self, image: Tensor, valid: Tensor | None = None) -> tuple[Lattice, Tensor]:
+        """The lattice with D^-1/2 on what each pixel gives and gets, and its neighbours."""
+        lattice = self.lattice(image, valid)
+        neighbours = lattice.neighbours(self.radius)
+        ones = torch.ones_like(image[:, :1]) if valid is None else valid.to(image.dtype)
+        ones = ones.reshape(-1, 1)  # (N, 1)
+        around = lattice.slice(taps.filter_numbers(lattice.splat(ones), self.gaussian.to(image.dtype), neighbours))
+        if valid is None:
+            return lattice.scaled(around.rsqrt()), neighbours
+        return lattice.scaled(ones * torch.where(ones > 0, around, 1).rsqrt()), neighbours
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""
         widths = ", ".join(f"{width:.3g}" for width in self.widths().tolist())
         return f"{super().extra_repr()}, widths=({widths}), exclude_self={self.exclude_self}"
 
-    def normalised_lattice(self, image: Tensor) -> PermutohedralLattice:
-        """The lattice with D^-1/2 on what each pixel gives and gets."""
-        lattice = self.lattice(image)
-        ones = torch.ones_like(image[:, :1])
-        return lattice.scaled(lattice.slice(lattice.filter(lattice.splat(ones), self.gaussian.to(image.dtype))).rsqrt())
 
-
-class BilateralPotential(_LatticePotential):
+class BilateralPotential(_LatticePotential, FreePotential):
     r"""A free filter on the permutohedral lattice for each pair of labels.
 
     .. math:: v_{il} = \sum_{j, m} k_{lm}(f_i - f_j)\, q_{jm}, \quad f = (x / \sigma_{xy}, y / \sigma_{xy},
@@ -71,7 +79,7 @@ class BilateralPotential(_LatticePotential):
         num_classes: Number of labels L.
         sigma_xy: Width of the features in pixels, one number or (x, y).
         sigma_rgb: Width in grey levels of 0..255, one for all channels of the image or one for each.
-        scale: Factor on the initial Gaussian. A pixel whose surroundings of like colour have
+        strength: Factor on the initial Gaussian. A pixel whose surroundings of like colour have
             another label pays about this cost.
         radius: Reach s in lattice steps: (s+1)^(d+1) - s^(d+1) taps, 63 for s = 1 and a colour image.
         image_channels: Channels of the image; 0 uses the position alone.
@@ -80,15 +88,14 @@ class BilateralPotential(_LatticePotential):
 
     Shape:
         - image: (B, C, H, W), colours 0..255
-        - message: (B, L, H, W) -> (B, L, H, W)
 
     Example:
         >>> potential = BilateralPotential(num_classes=2, sigma_xy=5.0)
         >>> potential.kernel().shape
         torch.Size([63, 2, 2])
-        >>> message = potential.bind(torch.zeros(1, 3, 4, 6))
-        >>> message(torch.full((1, 2, 4, 6), 0.5)).shape
-        torch.Size([1, 2, 4, 6])
+        >>> operator = potential.bind(torch.zeros(1, 3, 4, 6))
+        >>> operator.matmul(torch.full((1, 4, 6, 2), 0.5)).shape
+        torch.Size([1, 4, 6, 2])
     """
 
     def __init__(
@@ -96,16 +103,17 @@ class BilateralPotential(_LatticePotential):
         num_classes: int,
         sigma_xy: Widths = 40.0,
         sigma_rgb: Widths = 10.0,
-        scale: float = 3.0,
+        strength: float = 3.0,
         radius: int = 1,
         image_channels: int = 3,
         symmetric: bool = True,
         exclude_self: bool = True,
     ) -> None:
         super().__init__(num_classes, radius, image_channels, symmetric, exclude_self)
-        # a buffer, saved with the weights: learned filters mean nothing without their widths
+        # a buffer, saved with the filters: they mean nothing without their widths
         self.register_buffer("sigma", _widths(sigma_xy, sigma_rgb, image_channels))
-        self.weight = nn.Parameter(scale * self.gaussian[:, None, None] * potts(num_classes))
+        kernel = strength * self.gaussian[:, None, None] * potts(num_classes)
+        self.start(kernel, unit=len(self.gaussian) / float(self.gaussian.sum()))  # D divides by what Gaussian taps bring
 
     sigma: Tensor
 
@@ -113,29 +121,21 @@ class BilateralPotential(_LatticePotential):
         """See ``_LatticePotential``."""
         return self.sigma
 
-    def kernel(self) -> Tensor:
-        """The filters as they act: (taps, L, L)."""
+    def kernel(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The filters as they act, in a type: (taps, L, L)."""
+        filters = self.filters.to(dtype or self.filters.dtype)
         if not self.symmetric:
-            return self.weight
-        return (self.weight + opposite_taps(self.weight).mT) / 2
+            return filters / self.unit
+        return (filters + taps.opposite_taps(filters).mT) / (2 * self.unit)
 
-    def bind(self, image: Tensor) -> Message:
-        """See ``Potential.bind``."""
-        lattice = self.normalised_lattice(image)
-        kernel = self.kernel().to(image.dtype)
-        own = None
-        if self.exclude_self and self.num_classes <= FEW_LABELS:
-            own = _self_matrices(lattice, kernel)
-
-        def message(q: Tensor, adjoint: bool = False) -> Tensor:
-            weights = opposite_taps(kernel).mT if adjoint else kernel
-            received = lattice.slice(lattice.filter(lattice.splat(q), weights))
-            if own is not None:
-                matrices = own.mT if adjoint else own
-                return received - (matrices @ q.movedim(1, -1)[..., None]).squeeze(-1).movedim(-1, 1)
-            return received - lattice.filter_self(q, weights) if self.exclude_self else received
-
-        return message
+    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+        """See ``PairwisePotential.bind``."""
+        lattice, neighbours = self.normalised_lattice(image, valid)
+        kernel = self.kernel(image.dtype)
+        if not self.exclude_self:
+            return LatticeFilter(lattice, neighbours, kernel, self.symmetric)
+        without = -paired_taps(kernel, self.own_taps)
+        return LatticeFilter(lattice, neighbours, kernel, self.symmetric, OwnPart.of(lattice), without)
 
 
 class GaussianBilateralPotential(_LatticePotential):
@@ -156,7 +156,6 @@ class GaussianBilateralPotential(_LatticePotential):
 
     Shape:
         - image: (B, C, H, W), colours 0..255
-        - message: (B, L, H, W) -> (B, L, H, W)
 
     Example:
         >>> GaussianBilateralPotential(num_classes=2, sigma_rgb=(10, 10, 20)).widths().round().tolist()
@@ -186,24 +185,16 @@ class GaussianBilateralPotential(_LatticePotential):
         """The filters as they act: (taps, L, L)."""
         return self.gaussian[:, None, None] * symmetrised(self.compatibility, self.symmetric)
 
-    def bind(self, image: Tensor) -> Message:
-        """See ``Potential.bind``."""
-        lattice = self.normalised_lattice(image)
-        taps = self.gaussian.to(image.dtype)
-        own = lattice.filter_self(torch.ones_like(image[:, :1]), taps) if self.exclude_self else 0
-        compatibility = symmetrised(self.compatibility, self.symmetric).to(image.dtype)
-
-        def message(q: Tensor, adjoint: bool = False) -> Tensor:
-            received = lattice.slice(lattice.filter(lattice.splat(q), taps)) - own * q
-            return mix_labels(compatibility, received, adjoint)
-
-        return message
-
-
-def _self_matrices(lattice: PermutohedralLattice, kernel: Tensor) -> Tensor:
-    """What filters (taps, L, L) bring from each pixel to itself, once for all iterations: (B, H, W, L, L)."""
-    ones = kernel.new_ones(lattice.batch, 1, *lattice.shape)
-    return lattice.filter_self(ones, kernel.flatten(1)[..., None]).movedim(1, -1).unflatten(-1, kernel.shape[1:])
+    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+        """See ``PairwisePotential.bind``."""
+        lattice, neighbours = self.normalised_lattice(image, valid)
+        gaussian = self.gaussian.to(image.dtype)
+        own = None
+        if self.exclude_self:
+            numbers = paired_taps(gaussian, self.own_taps)[:, None, None]  # (2^d, 1, 1)
+            own = OwnPart.of(lattice).apply(gaussian.new_ones(lattice.corners.shape[0], 1), numbers, symmetric=True)
+        operator = LatticeGaussian(lattice, neighbours, gaussian, own)
+        return Mixed(operator, symmetrised(self.compatibility, self.symmetric).to(image.dtype), self.symmetric)
 
 
 def _widths(sigma_xy: Widths, sigma_rgb: Widths, image_channels: int) -> Tensor:

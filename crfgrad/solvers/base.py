@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from crfgrad.checks import check_count, check_positive
-from crfgrad.energy import Energy
+from crfgrad.energy import Energy, labels_first, labels_last
 
 
 class Solver(nn.Module, ABC):
@@ -47,19 +47,23 @@ class Solver(nn.Module, ABC):
                 self.log_step_size.fill_(math.log(value))
 
     @abstractmethod
-    def step(self, q: Tensor, gradient: Tensor) -> Tensor:
-        """One iteration: q^t and psi + K q^t -> q^(t+1), all (B, L, H, W)."""
+    def step(self, q: Tensor, gradient: Tensor, excluded: Tensor | None = None) -> Tensor:
+        """One iteration: q^t and psi + K q^t -> q^(t+1), all (B, *, L) with the labels last.
+
+        Where the mask ``excluded`` is given, q^(t+1) is 0 there; ``crfgrad.ops.rows`` has what does that.
+        """
 
     def trajectory(self, energy: Energy, q: Tensor) -> Iterator[Tensor]:
         """Yields q^0, ..., q^T."""
         yield q
+        q = labels_last(q)
         for _ in range(self.iterations):
             q = self._advance(energy, q, 1)
-            yield q
+            yield labels_first(q)
 
     def _advance(self, energy: Energy, q: Tensor, iterations: int) -> Tensor:
         for _ in range(iterations):
-            q = self.step(q, energy.gradient(q))
+            q = self.step(q, energy.direction(q), energy.excluded)
         return q
 
     def energies(self, energy: Energy, q: Tensor) -> Tensor:
@@ -73,12 +77,13 @@ class Solver(nn.Module, ABC):
         about 2 sqrt(T) of them at a time, and takes the time of the forward pass once more. It pays from about
         10 iterations on.
         """
+        q = labels_last(q)
         if not save_memory:
-            return self._advance(energy, q, self.iterations)
+            return labels_first(self._advance(energy, q, self.iterations))
         stretch = math.ceil(math.sqrt(self.iterations))
         for done in range(0, self.iterations, max(stretch, 1)):
             q = checkpoint(self._advance, energy, q, min(stretch, self.iterations - done), use_reentrant=False)
-        return q
+        return labels_first(q)
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""

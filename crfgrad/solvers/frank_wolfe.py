@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from crfgrad.checks import check_fraction, check_positive
-from crfgrad.simplex import softmax
+from crfgrad.ops.rows import softmax
 from crfgrad.solvers.base import Solver
 
 
@@ -36,9 +36,9 @@ class FrankWolfe(Solver):
         """Shown by print(crf)."""
         return f"{super().extra_repr()}, temperature={self.temperature}"
 
-    def step(self, q: Tensor, gradient: Tensor) -> Tensor:
+    def step(self, q: Tensor, gradient: Tensor, excluded: Tensor | None = None) -> Tensor:
         """See ``Solver.step``."""
-        corner = softmax(gradient, -1 / self.temperature)
+        corner = softmax(gradient, excluded, -1 / self.temperature)
         step = self.step_size
         if isinstance(step, Tensor):
             return torch.lerp(q, corner, step.to(q.dtype).clamp_max(1))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from crfgrad.simplex import softmax
+from crfgrad.ops.rows import softmax
 from crfgrad.solvers.base import Solver
 
 
@@ -19,7 +19,7 @@ class MirrorDescent(Solver):
         learn_step_size: Make the step size a parameter.
     """
 
-    def step(self, q: Tensor, gradient: Tensor) -> Tensor:
+    def step(self, q: Tensor, gradient: Tensor, excluded: Tensor | None = None) -> Tensor:
         """See ``Solver.step``."""
         log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-        return softmax(log_q - self.step_size * gradient)
+        return softmax(log_q - self.step_size * gradient, excluded)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from crfgrad.checks import check_fraction
-from crfgrad.simplex import project_simplex
+from crfgrad.ops.rows import project_step
 from crfgrad.solvers.base import Solver
 
 
@@ -23,7 +23,7 @@ class ProjectedGradient(Solver):
     Example:
         >>> import torch
         >>> from crfgrad import Energy
-        >>> energy = Energy(unary=torch.tensor([1.0, 0.0]).reshape(1, 2, 1, 1), messages=[])
+        >>> energy = Energy(unary=torch.tensor([1.0, 0.0]).reshape(1, 2, 1, 1))
         >>> q = torch.full((1, 2, 1, 1), 0.5)
         >>> ProjectedGradient(iterations=1, step_size=0.4).eval()(energy, q).flatten()
         tensor([0.3000, 0.7000])
@@ -45,6 +45,6 @@ class ProjectedGradient(Solver):
         """Shown by print(crf)."""
         return f"{super().extra_repr()}, leak={self.leak}, eval_leak={self.eval_leak}"
 
-    def step(self, q: Tensor, gradient: Tensor) -> Tensor:
+    def step(self, q: Tensor, gradient: Tensor, excluded: Tensor | None = None) -> Tensor:
         """See ``Solver.step``."""
-        return project_simplex(q - self.step_size * gradient, leak=self.leak if self.training else self.eval_leak)
+        return project_step(q, gradient, self.step_size, excluded, self.leak if self.training else self.eval_leak)

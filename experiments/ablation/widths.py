@@ -28,8 +28,6 @@ Point = dict[str, float]
 SCORE = "val/miou"
 TOGETHER = 18
 """Points whose scores are found in one pass over the images, and written together."""
-FREE = {"sigma_xy": "sigma_xy", "sigma_rgb": "sigma_rgb", "strength": "scale"}
-"""What a free bilateral potential calls the parameters of the Gaussian one."""
 
 
 def points(grid: Grid) -> list[Point]:
@@ -127,10 +125,8 @@ def write_head(row: Row, point: Point, path: Path) -> Point:
         given = potential.setdefault("init_args", {})
         for name, value in point.items():
             part, parameter = name.split(".")
-            if kind == f"Gaussian{part.capitalize()}Potential":
+            if kind == f"Gaussian{part.capitalize()}Potential" or (kind, part) == ("BilateralPotential", "bilateral"):
                 given[parameter] = taken[name] = value
-            elif kind == "BilateralPotential" and part == "bilateral":
-                given[FREE[parameter]] = taken[name] = value
     write_text(path, yaml.safe_dump(content, sort_keys=False))
     return taken
 

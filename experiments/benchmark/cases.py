@@ -1,15 +1,17 @@
 """What is compared with what, and what is to be reached."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
 
-from crfgrad.lattice import gaussian_taps
+from crfgrad.energy import labels_last
+from crfgrad.geometry import gaussian_taps
+from crfgrad.lattice import build_lattice
+from crfgrad.operators import SpatialFilter
+from crfgrad.ops.taps import filter_matrices
 from experiments.benchmark import work
 from experiments.benchmark.measure import Task
 
@@ -42,13 +44,10 @@ def cases(height: int, width: int, labels: int) -> Iterator[Case]:
     batch = torch.from_numpy(probabilities)[None]
     for sigma in SIGMAS:
         at = f" at ({sigma[0]:g}, {sigma[1]:g})"
-        build = partial(work.lattice_with_links, image, sigma)
-        with_63 = work.without_gradients(build, True)
+        with_63 = work.without_gradients(work.lattice_with_neighbours, image, sigma)
         yield Case("lattice, 63 neighbours" + at, {OURS: with_63, TORCH: work.in_torch(with_63)})
-        lattice = build(False)
-        gaussian = work.without_gradients(lattice.gaussian, batch)
-        reference = work.in_torch(work.without_gradients(_torch_lattice(image, sigma).gaussian, batch))
-        yield Case("Gaussian bilateral filter" + at, {OURS: gaussian, TORCH: reference})
+        gaussian = work.without_gradients(work.gaussian_filter(image, sigma).matmul, labels_last(batch))
+        yield Case("Gaussian bilateral filter" + at, {OURS: gaussian, TORCH: work.in_torch(gaussian)})
         dense = work.dense_crf(sigma)
         forward = work.without_gradients(dense, batch, image)
         contestants = {OURS: forward, TORCH: work.in_torch(forward)}
@@ -93,30 +92,29 @@ RATES = {"free 9 x 9 filters": 0.6, "free lattice filters": 0.25}
 """Part of a plain matrix product's operations per second that is to be reached, at (80, 13)."""
 
 
-def _torch_lattice(image: Tensor, sigma: tuple[float, float]) -> work.PermutohedralLattice:
-    return work.PermutohedralLattice(work.features(image, sigma), backend="torch")
-
-
 def _products(image: Tensor, logits: Tensor, sigma: tuple[float, float], at: str) -> Case:
-    """Operations per second of the free filters beside those of a plain matrix product."""
+    """Operations per second of the free filters beside those of a plain matrix product.
+
+    Counted as if each tap were multiplied; by spectra, the 9 x 9 filters need fewer.
+    """
     labels = logits.shape[1]
-    q = logits.softmax(1).contiguous(memory_format=torch.channels_last)
-    kernel = torch.randn(labels, labels, 9, 9)
-    lattice = work.PermutohedralLattice(gaussian_taps(5, 1)[0] * work.features(image, sigma))
-    vertex_values, weights = lattice.splat(q), torch.randn(lattice.taps, labels, labels)
-    ones = torch.ones(lattice.vertices, 1)
-    links = float(lattice.filter(ones, torch.ones(lattice.taps)).sum())
+    q = labels_last(logits.softmax(1))
+    spatial = SpatialFilter(torch.randn(labels, labels, 9, 9), symmetric=False)
+    lattice = build_lattice(gaussian_taps(5, 1)[0] * work.features(image, sigma))
+    neighbours = lattice.neighbours(radius=1)
+    vertex_values, matrices = lattice.splat(q.flatten(0, -2)), torch.randn(len(neighbours), labels, labels)
+    links = float((neighbours < len(lattice.keys)).sum())
     square = torch.randn(1024, 1024)
     return Case(
         "operations per second" + at,
         {
             "matrix product": work.without_gradients(torch.mm, square, square),
-            "free 9 x 9 filters": work.without_gradients(partial(conv2d, padding=4), q, kernel),
-            "free lattice filters": work.without_gradients(lattice.filter, vertex_values, weights),
+            "free 9 x 9 filters": work.without_gradients(spatial.matmul, q),
+            "free lattice filters": work.without_gradients(filter_matrices, vertex_values, matrices, neighbours),
         },
         {
             "matrix product": 2.0 * 1024**3,
-            "free 9 x 9 filters": 2.0 * 81 * labels**2 * q[0, 0].numel(),
+            "free 9 x 9 filters": 2.0 * 81 * labels**2 * q[..., 0].numel(),
             "free lattice filters": 2.0 * links * labels**2,
         },
     )

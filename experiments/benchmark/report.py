@@ -35,7 +35,7 @@ def markdown(measured: dict[str, Any]) -> str:
         "",
         "On one thread, in milliseconds, each function without those that it calls.",
     ]
-    lines += ["Gradients of torch's own operations, convolutions above all, are in `run_backward`.", ""]
+    lines += ["Gradients of torch's own operations are in `run_backward`.", ""]
     lines += [*_head("Work", "Functions")]
     for name, rows in measured["profiles"].items():
         lines.append(_row(name, ", ".join(f"{_plain(function)} {spent:.0f}" for function, spent in rows)))

@@ -10,16 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfgrad import (
-    CRF,
-    BilateralPotential,
-    DenseCRF,
-    PermutohedralLattice,
-    SpatialPotential,
-    project_simplex,
-    use_backend,
-)
-from crfgrad.features import positions
+from crfgrad import CRF, BilateralPotential, DenseCRF, SpatialPotential, project_simplex, use_backend
+from crfgrad.features import positions_and_colours
+from crfgrad.lattice import Lattice, build_lattice
+from crfgrad.operators import LatticeBlur, Operator
 from experiments.benchmark.measure import Task
 
 ITERATIONS = 5
@@ -58,8 +52,8 @@ def tensors(height: int, width: int, labels: int, batch: int = 1) -> tuple[Tenso
 
 
 def features(image: Tensor, sigma: tuple[float, float]) -> Tensor:
-    """Position and colour in units of their widths: (B, 5, H, W)."""
-    return torch.cat([positions(image) / sigma[0], image / sigma[1]], dim=1)
+    """Position and colour in units of their widths: (B, H, W, 5)."""
+    return positions_and_colours(image) / torch.tensor([sigma[0]] * 2 + [sigma[1]] * 3)
 
 
 def dense_crf(sigma: tuple[float, float]) -> DenseCRF:
@@ -131,12 +125,16 @@ def pydensecrf_task(
     return task
 
 
-def lattice_with_links(image: Tensor, sigma: tuple[float, float], full: bool) -> PermutohedralLattice:
-    """Builds a lattice and finds the neighbours of its vertices, all 63 or those along the axes."""
-    lattice = PermutohedralLattice(features(image, sigma))
-    one_channel = torch.zeros(lattice.vertices, 1)
-    _ = lattice.filter(one_channel, torch.zeros(lattice.taps)) if full else lattice.blur(one_channel)
-    return lattice
+def lattice_with_neighbours(image: Tensor, sigma: tuple[float, float]) -> tuple[Lattice, Tensor]:
+    """Builds a lattice and finds the 63 neighbours of its vertices."""
+    lattice = build_lattice(features(image, sigma))
+    return lattice, lattice.neighbours(radius=1)
+
+
+def gaussian_filter(image: Tensor, sigma: tuple[float, float]) -> Operator:
+    """The Gaussian bilateral filter, prepared."""
+    lattice = build_lattice(features(image, sigma))
+    return LatticeBlur(lattice, lattice, lattice.axes())
 
 
 def projection(logits: Tensor) -> Task:

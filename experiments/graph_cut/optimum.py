@@ -11,7 +11,7 @@ from crfgrad import Energy
 def potts_costs(energy: Energy) -> Tensor:
     """What each pair of pixels pays for different labels, of one image with two labels: (H*W, H*W)."""
     shape = energy.unary.shape
-    if shape[:2] != (1, 2) or not energy.symmetric or not energy.exclude_self:
+    if shape[:2] != (1, 2) or not energy.symmetric or not energy.excludes_self:
         raise ValueError(
             f"graph cut is for one image, two labels and symmetric potentials that exclude self, got {tuple(shape)}"
         )

@@ -7,7 +7,7 @@ import pytest
 from crfgrad import use_backend
 
 
-@pytest.fixture(autouse=True, params=["torch", "numba"])
+@pytest.fixture(autouse=True, params=["torch", "auto"])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """The backend of the test."""
     with use_backend(request.param):

@@ -5,17 +5,22 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from crfgrad import BilateralPotential, Potential, SpatialPotential
+from crfgrad import BilateralPotential, Operator, PairwisePotential, SpatialPotential
 
 LABELS, HEIGHT, WIDTH = 3, 3, 4
 
 
-def randomise(potential: Potential) -> Potential:
-    """Moves every parameter away from its initial value, so that no term is zero."""
+def randomise(potential: PairwisePotential) -> PairwisePotential:
+    """Moves all entries of kernels, and other parameters, away from their initial values, so that no term is zero."""
     with torch.no_grad():
         for parameter in potential.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter += 0.3 * getattr(potential, "unit", 1.0) * torch.randn_like(parameter)
     return potential.double()
+
+
+def message(operator: Operator, q: Tensor) -> Tensor:
+    """K q for q (B, L, H, W)."""
+    return operator.matmul(q.movedim(1, -1)).movedim(-1, 1)
 
 
 def random_image(batch: int = 1, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crfgrad.potentials import Message
+from crfgrad import Operator
 
 
 def simplex_by_bisection(x: Tensor, leak: float = 0.0) -> Tensor:
@@ -116,12 +116,30 @@ def pairwise_energy(matrix: Tensor, q: Tensor) -> Tensor:
     return sum((rows[i] @ matrix[i, :, j] @ rows[j] for i, j in pairs), rows.new_zeros(())) / 2
 
 
-def message_matrix(message: Message, shape: tuple[int, int, int]) -> Tensor:
+def operator_matrix(operator: Operator, shape: tuple[int, int, int]) -> Tensor:
     """The dense matrix of a bound potential, column by column: (N, L, N, L)."""
     labels, height, width = shape
-    basis = torch.eye(labels * height * width, dtype=torch.float64).reshape(-1, 1, labels, height, width)
-    columns = torch.stack([message(column).flatten(2)[0] for column in basis])  # (L*N, L, N)
-    return columns.reshape(labels, height * width, labels, height * width).permute(3, 2, 1, 0)
+    basis = torch.eye(height * width * labels, dtype=torch.float64).reshape(-1, 1, height, width, labels)
+    columns = torch.stack([operator.matmul(column).flatten() for column in basis])  # (N*L, N*L)
+    return columns.T.reshape(height * width, labels, height * width, labels)
+
+
+class DenseOperator(Operator):
+    """The operator of a dense matrix (N, L, N, L)."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        symmetric = torch.equal(matrix, matrix.permute(2, 3, 0, 1))
+        super().__init__(symmetric, excludes_self=not matrix.diagonal(dim1=0, dim2=2).any())
+        self.matrix = matrix
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``; in float64."""
+        pixels = q.flatten(1, -2).double()  # (B, N, L)
+        return torch.einsum("iljm,bjm->bil", self.matrix.double(), pixels).reshape(q.shape).to(q.dtype)
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return DenseOperator(self.matrix.permute(2, 3, 0, 1))
 
 
 def all_labelings(labels: int, height: int, width: int) -> Tensor:

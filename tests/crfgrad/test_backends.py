@@ -1,5 +1,6 @@
 """Both backends give the same numbers, whatever the number of threads, and in processes of any kind."""
 
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -17,17 +18,29 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import crfgrad
-from crfgrad import CRF, DenseCRF, GaussianBilateralPotential, PermutohedralLattice, project_simplex, use_backend
-from crfgrad.backend import compiled
-from crfgrad.features import positions
-from crfgrad.kernels import filtering, matrix, simplex
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    DenseCRF,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    PermutohedralLattice,
+    SpatialPotential,
+    project_simplex,
+    use_backend,
+)
+from crfgrad.features import positions_and_colours
+from crfgrad.geometry import embedding_matrix, gaussian_taps, key_strides
+from crfgrad.kernels import interpolation, matrix, rows
+from crfgrad.kernels.embedding import extent
 from crfgrad.kernels.parallel import run
-from crfgrad.lattice import gaussian_taps
-from crfgrad.lattice.geometry import embedding_matrix, key_strides
-from crfgrad.lattice.numba_table import _lattice_extent
-from crfgrad.simplex import softmax
+from crfgrad.lattice import OwnPart, build_lattice
+from crfgrad.ops import spatial
+from crfgrad.ops.rows import project, softmax
 from experiments.scene import make_scene
+from tests.crfgrad.fields import randomise
 
+BACKENDS = ("torch", "auto")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DTYPES = list(TOLERANCE)
 
@@ -48,21 +61,22 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 def scene_features(dtype: torch.dtype, sigma_xy: float = 6.0, sigma_rgb: float = 10.0) -> Tensor:
     """Features of two images, one of them black, where points lie on the faces of simplices."""
     image = torch.stack([make_scene(48, 64)[0], torch.zeros(3, 48, 64)])
-    return torch.cat([positions(image) / sigma_xy, image / sigma_rgb], dim=1).to(dtype)
+    widths = torch.tensor([sigma_xy, sigma_xy, *[sigma_rgb] * 3])
+    return (positions_and_colours(image) / widths).movedim(-1, 1).to(dtype)
 
 
 def assert_same(function: Callable[..., Tensor], *inputs: Tensor) -> None:
     """The value and all gradients of a function agree, relative to their size."""
     results = {}
-    for backend in ("torch", "numba"):
+    for backend in BACKENDS:
         leaves = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
         with use_backend(backend):  # type: ignore[arg-type]
             value = function(*leaves)
             cotangent = torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(1))
             value.backward(cotangent)
         results[backend] = [value.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
-    assert len(results["torch"]) == len(results["numba"])
-    for expected, got in zip(results["torch"], results["numba"], strict=True):
+    assert len(results["torch"]) == len(results["auto"])
+    for expected, got in zip(results["torch"], results["auto"], strict=True):
         assert got.dtype == expected.dtype
         assert (got - expected).abs().max() <= TOLERANCE[got.dtype] * expected.abs().max()
 
@@ -79,13 +93,49 @@ def test_filters(dtype: torch.dtype, channels: int, threads: int) -> None:
         return lattice.slice(lattice.filter(lattice.splat(values), weights))
 
     def own(features: Tensor, values: Tensor, weights: Tensor) -> Tensor:
-        return PermutohedralLattice(features).filter_self(values, weights)
+        return PermutohedralLattice(features).own_part(values, weights)
 
     for function in (full, own):
         assert_same(function, features, values, weights)
         assert_same(function, features, values, numbers)
     assert_same(lambda features, values: PermutohedralLattice(features).gaussian(values), features, values)
     assert_same(lambda features, values: PermutohedralLattice(features).gaussian(values, True), features, values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("labels", [2, 7, 21, 40])
+def test_bilateral_filters_of_many_labels(labels: int, symmetric: bool, dtype: torch.dtype, threads: int) -> None:
+    image = torch.stack([make_scene(20, 30)[0], torch.zeros(3, 20, 30)]).to(dtype)
+    q = torch.rand(2, 20, 30, labels, dtype=dtype).softmax(-1)
+    potential = randomise(BilateralPotential(labels, sigma_xy=6.0, symmetric=symmetric)).to(dtype)
+    for transposed in (False, True):
+
+        def filtered(q: Tensor, image: Tensor, filters: Tensor, transposed: bool = transposed) -> Tensor:
+            with torch.nn.utils.stateless._reparametrize_module(potential, {"filters": filters}):
+                operator = potential.bind(image)
+            return (operator.transpose() if transposed else operator).matmul(q)
+
+        assert_same(filtered, q, image, potential.filters)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("labels", [2, 21])
+@pytest.mark.parametrize(("sizes", "kernel_size"), [((48, 64), (9, 9)), ((60, 100), (27, 3)), ((9, 12, 70), (3, 5, 5))])
+def test_spatial_filters(
+    sizes: tuple[int, ...],
+    kernel_size: tuple[int, ...],
+    labels: int,
+    dtype: torch.dtype,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spatial, "_convolved", lambda shape, device: False)
+    q = torch.randn(2, *sizes, labels, dtype=dtype)
+    for matrices in ((labels, labels), (1, 1)):
+        kernel = torch.randn(*matrices, *kernel_size, dtype=dtype)
+        for transposed in (False, True):
+            assert_same(partial(spatial.apply, transposed=transposed), q, kernel)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -117,15 +167,16 @@ def test_matrix_products(dtype: type, labels: int) -> None:
 def test_softmax(dtype: torch.dtype, factor: float, labels: int, threads: int) -> None:
     for scale in (1e-5, 1.0, 1e4):
         x = scale * torch.randn(3, labels, 20, 50, dtype=dtype)
-        assert_same(lambda x: softmax(x, factor), x)
+        assert_same(lambda x: softmax(x.movedim(1, -1), factor=factor).movedim(-1, 1), x)
 
 
 def test_projection_of_what_is_on_the_simplex_already() -> None:
     """Where rounding decides what belongs to the support."""
     for dtype in DTYPES:
         q = (5 * torch.randn(2000, 21, dtype=dtype)).softmax(1)
-        for backend in ("torch", "numba"):
-            assert torch.allclose(project_simplex(q, backend=backend), q, atol=1e-6)  # type: ignore[arg-type]
+        for backend in BACKENDS:
+            with use_backend(backend):  # type: ignore[arg-type]
+                assert torch.allclose(project_simplex(q), q, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -133,11 +184,16 @@ def test_projection_of_what_is_on_the_simplex_already() -> None:
 def test_dimensions_and_reaches(dtype: torch.dtype, dimension: int) -> None:
     features = 2 * torch.randn(3, dimension, 50, dtype=dtype)
     for radius in (1, 2):
-        lattice = PermutohedralLattice(features, radius, backend="torch")
-        other = PermutohedralLattice(features, radius, backend="numba")
-        assert lattice.vertices == other.vertices
-        values, weights = torch.randn(3, 2, 50, dtype=dtype), torch.randn(lattice.taps, dtype=dtype)
-        filtered = [one.slice(one.filter(one.splat(values), weights)) for one in (lattice, other)]
+        values, filtered, found = torch.randn(3, 2, 50, dtype=dtype), [], []
+        for backend in BACKENDS:
+            with use_backend(backend):  # type: ignore[arg-type]
+                lattice = PermutohedralLattice(features, radius)
+                weights = torch.randn(lattice.taps, dtype=dtype, generator=torch.Generator().manual_seed(radius))
+                filtered.append(lattice.slice(lattice.filter(lattice.splat(values), weights)))
+                tensors = lattice.tensors
+                found.append([tensors.corners, tensors.order, tensors.entries, tensors.starts])
+                found[-1] += [tensors.neighbours(radius), tensors.axes()[0]]
+        assert all(torch.equal(*pair) for pair in zip(*found, strict=True))  # vertices have the same numbers
         assert (filtered[0] - filtered[1]).abs().max() <= TOLERANCE[dtype] * filtered[0].abs().max()
 
 
@@ -156,7 +212,7 @@ def test_the_whole_layer(training: bool, threads: int) -> None:
     logits = 2 * torch.randn(1, 5, 48, 64, dtype=torch.float64)
     crf = CRF(5).double().train(training)
     results = {}
-    for backend in ("torch", "numba"):
+    for backend in BACKENDS:
         crf.zero_grad()
         with use_backend(backend):  # type: ignore[arg-type]
             q = crf(logits, image)
@@ -166,18 +222,64 @@ def test_the_whole_layer(training: bool, threads: int) -> None:
         assert (got - expected).abs().max() <= 1e-11 * expected.abs().max()
 
 
+@pytest.mark.parametrize(("height", "width"), [(24, 32), (2, 2)])
+@pytest.mark.parametrize("channels", [0, 1, 3])
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_backends_may_change_between_binding_solving_and_gradients(
+    gaussian: bool, channels: int, height: int, width: int
+) -> None:
+    image = 100 + 20 * torch.rand(1, max(channels, 1), height, width, dtype=torch.float64)
+    image[..., : width // 2] += 50
+    image.requires_grad_()
+    logits = 2 * torch.randn(1, 5, height, width, dtype=torch.float64)
+    spatial, bilateral = SpatialPotential, BilateralPotential
+    if gaussian:
+        spatial, bilateral = GaussianSpatialPotential, GaussianBilateralPotential  # type: ignore[assignment]
+    crf = CRF(5, [spatial, partial(bilateral, image_channels=channels)]).double()
+    results = []
+    for order in itertools.product(BACKENDS, repeat=3):
+        crf.zero_grad()
+        image.grad = None
+        with use_backend(order[0]):  # type: ignore[arg-type]
+            energy = crf.energy(logits, image)
+        with use_backend(order[1]):  # type: ignore[arg-type]
+            q = crf.solver(energy, crf.initial(logits))
+        with use_backend(order[2]):  # type: ignore[arg-type]
+            q.square().sum().backward()
+        results.append([q.detach(), *(parameter.grad.clone() for parameter in crf.parameters())])
+        results[-1] += [] if image.grad is None else [image.grad]
+    assert channels == 0 or image.grad.abs().max() > 1e-6
+    for other in results[1:]:
+        for expected, got in zip(results[0], other, strict=True):
+            assert (got - expected).abs().max() <= 1e-11 * expected.abs().max().clamp_min(1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 5, 200])
+@pytest.mark.parametrize("dimension", [1, 2, 5])
+def test_either_backend_understands_the_groups_of_the_other(dimension: int, count: int) -> None:
+    features = torch.randn(1, count, dimension, dtype=torch.float64)
+    values, matrices = torch.randn(count, 3).double(), torch.randn(2**dimension, 3, 3).double()
+    results = []
+    for first, second in itertools.product(BACKENDS, repeat=2):
+        with use_backend(first):  # type: ignore[arg-type]
+            own = OwnPart.of(build_lattice(features))
+        with use_backend(second):  # type: ignore[arg-type]
+            results.append(own.apply(values, matrices))
+    assert all(torch.allclose(other, results[0], rtol=0, atol=1e-12) for other in results[1:])
+
+
 def test_learned_widths_and_the_dense_crf() -> None:
     image = make_scene(48, 64)[0][None].double()
-    q = torch.rand(1, 3, 48, 64, dtype=torch.float64).softmax(1)
+    q = torch.rand(1, 48, 64, 3, dtype=torch.float64).softmax(-1)
     potential = GaussianBilateralPotential(3).double()
     grads = []
-    for backend in ("torch", "numba"):
+    for backend in BACKENDS:
         potential.zero_grad()
         with use_backend(backend):  # type: ignore[arg-type]
-            potential.bind(image)(q).square().sum().backward()
+            potential.bind(image).matmul(q).square().sum().backward()
         grads.append(potential.log_sigma.grad.clone())  # type: ignore[union-attr]
     assert torch.allclose(*grads, rtol=1e-10)
-    assert_same(lambda q: DenseCRF()(q, image), q)
+    assert_same(lambda q: DenseCRF()(q, image), q.movedim(-1, 1))
 
 
 class Refined(Dataset[Tensor]):
@@ -203,10 +305,10 @@ def test_processes_of_a_data_loader(method: str) -> None:
 
 def _project_with_threads() -> float:
     """By kernels alone: torch's own threads do not survive a fork."""
-    rows = np.sin(np.arange(8000.0)).reshape(4000, 2)
-    projected = np.empty_like(rows)
+    x = np.sin(np.arange(8000.0)).reshape(4000, 2)
+    projected = np.empty_like(x)
     torch.set_num_threads(2)
-    run(simplex.project, len(rows), rows, 0.0, projected)
+    run(rows._project, len(x), x, 0.0, projected)
     return float(np.square(projected).sum())
 
 
@@ -230,10 +332,10 @@ def test_compiled_code_is_kept_on_the_disk() -> None:
     code = (
         "from crfgrad import PermutohedralLattice as P; import torch; P(torch.rand(1, 2, 9)).splat(torch.ones(1, 1, 9))"
     )
-    code += "; from crfgrad.kernels import filtering; print(sum(filtering.splat.stats.cache_hits.values()))"
+    code += "; from crfgrad.kernels import interpolation; print(sum(interpolation._scatter.stats.cache_hits.values()))"
     printed = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in "12"]
     assert printed[1].stdout.strip() == "1"
-    assert filtering.splat.stats.cache_path
+    assert interpolation._scatter.stats.cache_path
 
 
 def test_compiled_code_follows_its_sources(tmp_path: Path) -> None:
@@ -246,7 +348,7 @@ def test_compiled_code_follows_its_sources(tmp_path: Path) -> None:
     run_it = partial(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, check=True, env=environment)
     before = float(run_it().stdout)
     source = tmp_path / "crfgrad" / "kernels" / "matrix.py"
-    changed = source.read_text().replace("_spread(builder, factor), vector, before)", "vector, vector, before)")
+    changed = source.read_text().replace("add(builder, factor, *pair)", "add(builder, pair[0], *pair)")
     assert changed != source.read_text()
     source.write_text(changed)  # squares where there was a factor of 1
     assert float(run_it().stdout) == 2 * before
@@ -256,10 +358,14 @@ def test_correlated_features_of_many_channels() -> None:
     """Each by itself they would span more cells than keys can tell apart."""
     shared = torch.randint(256, (1, 1, 400)) / 8.0
     features = 0.95 * shared + 0.05 * torch.randint(256, (1, 12, 400)) / 8.0
-    alone = _lattice_extent(features.numpy(), embedding_matrix(12).numpy())[1]
+    ends = extent(features[0].T.contiguous().numpy(), 0, 400)  # (2, d)
+    lowest, highest = np.sort(embedding_matrix(12).numpy() * ends[:, None], axis=0).sum(axis=2)
     with pytest.raises(ValueError, match="62-bit keys"):
-        key_strides(alone.tolist(), batch=1, radius=1)
-    counts = [PermutohedralLattice(features, backend=backend).vertices for backend in ("torch", "numba")]  # type: ignore[arg-type]
+        key_strides((highest - lowest).tolist(), batch=1, radius=1)
+    counts = []
+    for backend in BACKENDS:
+        with use_backend(backend):  # type: ignore[arg-type]
+            counts.append(PermutohedralLattice(features).vertices)
     assert counts[0] == counts[1]
 
 
@@ -269,8 +375,15 @@ def test_softmax_of_any_type() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match='there is no backend "cuda": use auto, numba, torch'):
-        PermutohedralLattice(torch.zeros(1, 1, 2), backend="cuda")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match='backend "numba" is for a CPU, the tensor is on meta'):
-        compiled("numba", torch.zeros(1, 2, device="meta"))
-    assert not compiled("auto", torch.zeros(1, device="meta"))
+    with (
+        pytest.raises(ValueError, match='there is no backend "cuda": use auto, torch'),
+        use_backend("cuda"),  # type: ignore[arg-type]
+    ):
+        pass
+
+
+def test_kernels_are_for_a_cpu_alone() -> None:
+    for backend in BACKENDS:
+        with use_backend(backend):  # type: ignore[arg-type]
+            elsewhere = project(torch.zeros(2, 3, device="meta"))
+        assert (elsewhere.shape, elsewhere.device.type) == ((2, 3), "meta")

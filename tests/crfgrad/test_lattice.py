@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from crfgrad import GaussianBilateralPotential, PermutohedralLattice
-from crfgrad.lattice.geometry import embedding_matrix, opposite_taps, tap_offsets
+from crfgrad.geometry import embedding_matrix, tap_offsets
+from crfgrad.ops.taps import opposite_taps
 from experiments.scene import make_scene
+from tests.crfgrad.fields import message
 from tests.crfgrad.oracles import lattice_matrix
 
 CASES = [(1, 1), (1, 3), (2, 1), (2, 2), (3, 1), (3, 2), (5, 1), (6, 1)]
@@ -38,11 +40,11 @@ def test_full_filter_is_the_dense_matrix(dimension: int, radius: int) -> None:
     lattice = PermutohedralLattice(features, radius)
     weights = torch.randn(lattice.taps, 2, 3, dtype=torch.float64)
     values = torch.randn(1, 3, 12, dtype=torch.float64)
-    matrix = lattice_matrix(features[0], lattice.offsets, weights)
+    matrix = lattice_matrix(features[0], tap_offsets(dimension, radius), weights)
     filtered = lattice.slice(lattice.filter(lattice.splat(values), weights))
     assert torch.allclose(filtered, dense_apply(matrix, values), atol=1e-12)
     own = torch.einsum("ilim,im->li", matrix, values[0].T)[None]
-    assert torch.allclose(lattice.filter_self(values, weights), own, atol=1e-12)
+    assert torch.allclose(lattice.own_part(values, weights), own, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dimension", "radius"), CASES)
@@ -53,7 +55,7 @@ def test_number_taps_act_as_multiples_of_the_identity(dimension: int, radius: in
     values = torch.randn(2, 2, 3, 5, dtype=torch.float64)
     splatted = lattice.splat(values)
     assert torch.allclose(lattice.filter(splatted, numbers), lattice.filter(splatted, matrices), atol=1e-12)
-    assert torch.allclose(lattice.filter_self(values, numbers), lattice.filter_self(values, matrices), atol=1e-12)
+    assert torch.allclose(lattice.own_part(values, numbers), lattice.own_part(values, matrices), atol=1e-12)
 
 
 def test_one_pixel_keeps_its_mass() -> None:
@@ -61,8 +63,8 @@ def test_one_pixel_keeps_its_mass() -> None:
     ones = torch.ones(3, 1, 1, dtype=torch.float64)
     assert lattice.vertices == 3 * 6  # three images of one pixel each, which never meet
     assert torch.allclose(lattice.splat(ones).sum(), torch.tensor(3.0, dtype=torch.float64))
-    assert torch.allclose(lattice.barycentric.sum(1), torch.ones(3, dtype=torch.float64))
-    assert lattice.barycentric.min() >= 0
+    assert torch.allclose(lattice.tensors.barycentric.sum(1), torch.ones(3, dtype=torch.float64))
+    assert lattice.tensors.barycentric.min() >= 0
 
 
 def test_splat_and_slice_are_adjoint() -> None:
@@ -81,7 +83,7 @@ def test_missing_vertices_contribute_zero() -> None:
     values = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
     filtered = lattice.slice(lattice.filter(lattice.splat(values), weights))
     assert filtered[0, 0, 1] == 0
-    assert torch.allclose(filtered, lattice.filter_self(values, weights))
+    assert torch.allclose(filtered, lattice.own_part(values, weights))
     assert lattice.gaussian(values)[0, 0, 1] == 0
 
 
@@ -96,7 +98,7 @@ def test_gradients(dimension: int) -> None:
     def full(features: Tensor, values: Tensor, weights: Tensor) -> Tensor:
         lattice = PermutohedralLattice(features)
         filtered = lattice.slice(lattice.filter(lattice.splat(values), weights))
-        return filtered - lattice.filter_self(values, weights)
+        return filtered - lattice.own_part(values, weights)
 
     def gaussian(features: Tensor, values: Tensor) -> Tensor:
         return PermutohedralLattice(features).gaussian(values)
@@ -112,14 +114,14 @@ def test_gradient_reaches_features_after_a_call_without_gradients() -> None:
     lattice = PermutohedralLattice(random_features(1, 2, 5).requires_grad_())
     values, weights = torch.ones(1, 1, 5, dtype=torch.float64), torch.ones(7, dtype=torch.float64)
     with torch.no_grad():
-        lattice.filter_self(values, weights)
-    assert lattice.filter_self(values, weights).requires_grad
+        lattice.own_part(values, weights)
+    assert lattice.own_part(values, weights).requires_grad
 
 
 def test_adjoint_of_the_blur() -> None:
     lattice = PermutohedralLattice(random_features(1, 4, 30, spread=3.0))  # sparse: the axes do not commute
     x, y = torch.randn(2, 1, 1, 30, dtype=torch.float64)
-    forward, backward = (y * lattice.gaussian(x)).sum(), (x * lattice.gaussian(y, adjoint=True)).sum()
+    forward, backward = (y * lattice.gaussian(x)).sum(), (x * lattice.gaussian(y, transposed=True)).sum()
     assert torch.allclose(forward, backward)
     assert not torch.allclose(forward, (x * lattice.gaussian(y)).sum())
 
@@ -150,8 +152,8 @@ def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float, radii: tupl
 
     def by_potential(radius: int) -> Tensor:
         potential = GaussianBilateralPotential(2, sigma_xy, sigma_rgb, strength=1.0, radius=radius, exclude_self=False)
-        message = potential.double().bind(image[None].double())
-        pairs = [message(torch.stack([value, 0 * value])[None])[:, 1] for value in values[0]]  # Potts swaps the labels
+        operator = potential.double().bind(image[None].double())
+        pairs = [message(operator, torch.stack([value, 0 * value])[None])[:, 1] for value in values[0]]  # Potts swaps
         return torch.stack(pairs, dim=1).detach()
 
     reference = normalised(dense)

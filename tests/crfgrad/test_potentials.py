@@ -1,5 +1,6 @@
 """Each potential: against O(N^2) sums over pairs, its gradients, its initial values."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
@@ -9,24 +10,24 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.func import functional_call
-from torch.nn.functional import conv2d
 
 from crfgrad import (
     BilateralPotential,
     Energy,
     GaussianBilateralPotential,
     GaussianSpatialPotential,
-    Potential,
+    PairwisePotential,
     SpatialPotential,
     UnaryPotential,
     round_labels,
 )
-from crfgrad.lattice import gaussian_taps
-from crfgrad.potentials import spatial
+from crfgrad.geometry import gaussian_taps, tap_offsets
+from crfgrad.ops import spatial
 from tests.crfgrad.fields import (
     HEIGHT,
     LABELS,
     WIDTH,
+    message,
     random_image,
     random_q,
     randomise,
@@ -36,7 +37,7 @@ from tests.crfgrad.fields import (
 from tests.crfgrad.oracles import (
     apply_matrix,
     lattice_matrix,
-    message_matrix,
+    operator_matrix,
     pairwise_energy,
     spatial_matrix,
     without_self,
@@ -46,9 +47,9 @@ from tests.crfgrad.oracles import (
 class PotentialTester:
     """What holds for every potential; a subclass names it and its dense matrix."""
 
-    build: ClassVar[Callable[..., Potential]]
+    build: ClassVar[Callable[..., PairwisePotential]]
 
-    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         """K of one image as (N, L, N, L), built pair by pair."""
         raise NotImplementedError
 
@@ -57,21 +58,33 @@ class PotentialTester:
         potential = randomise(self.build(LABELS, symmetric=symmetric))
         image, q, unary = random_image(), random_q(), torch.randn(1, LABELS, HEIGHT, WIDTH, dtype=torch.float64)
         matrix = self.matrix(potential, image)
-        energy = Energy(unary, [potential.bind(image)], symmetric)
+        energy = Energy(unary, [potential.bind(image)])
+        assert energy.symmetric is symmetric
         assert torch.allclose(energy.pairwise(q), apply_matrix(matrix, q), atol=1e-12)
         assert torch.allclose(energy.gradient(q), unary + apply_matrix(matrix, q), atol=1e-12)
         assert torch.allclose(energy(q), (unary * q).sum() + pairwise_energy(matrix, q), atol=1e-12)
         transposed = matrix.permute(2, 3, 0, 1)
-        assert torch.allclose(energy.pairwise(q, adjoint=True), apply_matrix(transposed, q), atol=1e-12)
+        assert torch.allclose(energy.pairwise(q, transposed=True), apply_matrix(transposed, q), atol=1e-12)
         both = (matrix + transposed) / 2
         assert torch.allclose(energy.derivative(q), unary + apply_matrix(both, q), atol=1e-12)
 
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_symmetry_and_no_self_interaction(self, symmetric: bool) -> None:
         potential = randomise(self.build(LABELS, symmetric=symmetric))
-        matrix = message_matrix(potential.bind(random_image()), (LABELS, HEIGHT, WIDTH))
+        matrix = operator_matrix(potential.bind(random_image()), (LABELS, HEIGHT, WIDTH))
         assert matrix.diagonal(dim1=0, dim2=2).abs().max() < 1e-14
         assert torch.allclose(matrix, matrix.permute(2, 3, 0, 1), atol=1e-12) is symmetric
+
+    @pytest.mark.parametrize("symmetric", [True, False])
+    def test_the_transpose_is_an_operator_too(self, symmetric: bool) -> None:
+        operator = randomise(self.build(LABELS, symmetric=symmetric)).bind(random_image())
+        assert operator.symmetric is symmetric
+        assert operator.excludes_self
+        shape = (LABELS, HEIGHT, WIDTH)
+        matrix = operator_matrix(operator, shape)
+        transposed = operator.transpose()
+        assert torch.allclose(operator_matrix(transposed, shape), matrix.permute(2, 3, 0, 1), rtol=0, atol=1e-12)
+        assert torch.allclose(operator_matrix(transposed.transpose(), shape), matrix, rtol=0, atol=1e-12)
 
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_gradients(self, symmetric: bool) -> None:
@@ -87,29 +100,27 @@ class PotentialTester:
                 super().__init__()
                 self.potential = potential
 
-            def forward(self, q: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-                energy = Energy(torch.zeros_like(q), [self.potential.bind(image)], symmetric)
-                return energy.pairwise(q), energy(q)
+            def forward(self, q: Tensor, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                energy = Energy(torch.zeros_like(q), [self.potential.bind(image)])
+                return energy.pairwise(q), energy.pairwise(q, transposed=True), energy(q)
 
-        def apply(q: Tensor, image: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        def apply(q: Tensor, image: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             values = {f"potential.{name}": value for name, value in zip(names, parameters, strict=True)}
             return functional_call(Bound(), values, (q, image))
 
         parameters = [parameter.detach().clone().requires_grad_() for parameter in potential.parameters()]
-        assert gradcheck(apply, (q, image, *parameters))
+        assert gradcheck(apply, (q, image, *parameters), atol=1e-7)  # gradients of filters are small
 
     def test_a_batch_is_its_images(self) -> None:
         potential = randomise(self.build(LABELS)).float()
         image, q = random_image(batch=3).float(), random_q(batch=3).float()
-        single = [potential.bind(image[i : i + 1])(q[i : i + 1]) for i in range(3)]
-        assert torch.allclose(potential.bind(image)(q), torch.cat(single), atol=1e-6)
+        single = [message(potential.bind(image[i : i + 1]), q[i : i + 1]) for i in range(3)]
+        assert torch.allclose(message(potential.bind(image), q), torch.cat(single), atol=1e-6)
 
     def test_works_in_inference_mode(self) -> None:
         potential = randomise(self.build(2, symmetric=False))
         with torch.inference_mode():
-            energy = Energy(
-                torch.zeros(1, 2, HEIGHT, WIDTH, dtype=torch.float64), [potential.bind(random_image())], False
-            )
+            energy = Energy(torch.zeros(1, 2, HEIGHT, WIDTH, dtype=torch.float64), [potential.bind(random_image())])
             q = random_q(labels=2)
             assert energy.of_labels(round_labels(energy, q)) <= energy(q)
 
@@ -122,18 +133,26 @@ class PotentialTester:
             self.build(2, radius=0.5)
 
 
-class TestSpatial(PotentialTester):
+class SpatialTester(PotentialTester):
+    """Filters as spectra and as convolutions."""
+
+    @pytest.fixture(autouse=True, params=["spectra", "convolution"])
+    def _way(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spatial, "_convolved", lambda shape, device: request.param == "convolution")
+
+
+class TestSpatial(SpatialTester):
     build = small_spatial
 
-    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, SpatialPotential)
         return spatial_matrix(potential.kernel(), *image.shape[2:])
 
 
-class TestGaussianSpatial(PotentialTester):
+class TestGaussianSpatial(SpatialTester):
     build = partial(GaussianSpatialPotential, radius=2, sigma=1.3)
 
-    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, GaussianSpatialPotential)
         mu = potential.compatibility
         mu = (mu + mu.T) / 2 if potential.symmetric else mu
@@ -143,43 +162,18 @@ class TestGaussianSpatial(PotentialTester):
         return spatial_matrix(mu[:, :, None, None] * gaussian / gaussian.sum(), *image.shape[2:])
 
 
-class TestSpatialInStripes(TestSpatial):
-    """The same as wide filters on a CPU are computed."""
-
-    @pytest.fixture(autouse=True)
-    def _narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spatial, "WIDEST", 1)
-
-
-class TestGaussianSpatialInStripes(TestGaussianSpatial):
-    @pytest.fixture(autouse=True)
-    def _narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spatial, "WIDEST", 2)
-
-
-@pytest.mark.parametrize(("size", "groups"), [(13, 1), (15, 1), (15, 3), (27, 1), (29, 3)])
-def test_wide_filters_are_those_of_torch(size: int, groups: int) -> None:
-    generator = torch.Generator().manual_seed(size)
-    q = torch.randn(2, 3, 20, 30, dtype=torch.float64, generator=generator, requires_grad=True)
-    filters = torch.randn(3, 3 // groups, size, size, dtype=torch.float64, generator=generator, requires_grad=True)
-    outputs = [spatial.correlate(q, filters, groups), conv2d(q, filters, padding=size // 2, groups=groups)]
-    assert torch.allclose(*outputs, atol=1e-12)
-    weights = torch.randn(outputs[0].shape, dtype=torch.float64, generator=generator)
-    gradients = [torch.autograd.grad((weights * output).sum(), (q, filters)) for output in outputs]
-    assert all(torch.allclose(own, its, atol=1e-11) for own, its in zip(*gradients, strict=True))
-
-
 class TestBilateral(PotentialTester):
     build = small_bilateral
 
-    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, BilateralPotential)
-        return self.dense(potential.lattice(image).offsets, potential.kernel(), image, potential.widths())
+        return self.dense(potential.radius, potential.kernel(), image, potential.widths())
 
-    def dense(self, offsets: Tensor, kernel: Tensor, image: Tensor, widths: Tensor) -> Tensor:
+    def dense(self, radius: int, kernel: Tensor, image: Tensor, widths: Tensor) -> Tensor:
         """D^-1/2 (S^T F S) D^-1/2 without its diagonal, from Adams' construction."""
         _, channels, height, width = image.shape
-        scale, taps = gaussian_taps(2 + channels, int(offsets.max()))
+        offsets = tap_offsets(2 + channels, radius)
+        scale, taps = gaussian_taps(2 + channels, radius)
         y, x = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
         features = (torch.cat([torch.stack([x, y]), image[0]]) * scale / widths[:, None, None]).flatten(1)
         gaussian = torch.tensor(taps).double()[:, None, None]  # float32, as the potential keeps it
@@ -191,27 +185,30 @@ class TestBilateral(PotentialTester):
         image = random_image()
         with_self = self.build(2, exclude_self=False).double().bind(image)
         without = self.build(2).double().bind(image)
-        matrix = message_matrix(with_self, (2, HEIGHT, WIDTH))
+        assert (with_self.excludes_self, without.excludes_self) == (False, True)
+        matrix = operator_matrix(with_self, (2, HEIGHT, WIDTH))
         assert matrix.diagonal(dim1=0, dim2=2).abs().max() > 0.1
-        assert torch.allclose(without_self(matrix), message_matrix(without, (2, HEIGHT, WIDTH)), atol=1e-12)
+        assert torch.allclose(without_self(matrix), operator_matrix(without, (2, HEIGHT, WIDTH)), atol=1e-12)
 
     @pytest.mark.parametrize("channels", [0, 1, 2, 4])
     def test_any_number_of_channels(self, channels: int) -> None:
         potential = randomise(self.build(2, image_channels=channels))
         image, q = random_image(channels=channels or 3), random_q(labels=2)
         matrix = self.matrix(potential, image[:, :channels])
-        assert torch.allclose(potential.bind(image)(q), apply_matrix(matrix, q), atol=1e-12)
+        assert torch.allclose(message(potential.bind(image), q), apply_matrix(matrix, q), atol=1e-12)
 
     def test_a_constant_image_and_a_single_pixel(self) -> None:
         potential = randomise(self.build(2))
         image, q = torch.zeros(1, 3, HEIGHT, WIDTH, dtype=torch.float64), random_q(labels=2)
-        assert torch.allclose(potential.bind(image)(q), apply_matrix(self.matrix(potential, image), q), atol=1e-12)
-        assert potential.bind(image[..., :1, :1])(q[..., :1, :1]).abs().max() < 1e-12
+        matrix = self.matrix(potential, image)
+        assert torch.allclose(message(potential.bind(image), q), apply_matrix(matrix, q), atol=1e-12)
+        assert message(potential.bind(image[..., :1, :1]), q[..., :1, :1]).abs().max() < 1e-12
 
     def test_larger_radius(self) -> None:
         potential = randomise(self.build(2, image_channels=1, radius=2))
         image, q = random_image(channels=1), random_q(labels=2)
-        assert torch.allclose(potential.bind(image)(q), apply_matrix(self.matrix(potential, image), q), atol=1e-12)
+        matrix = self.matrix(potential, image)
+        assert torch.allclose(message(potential.bind(image), q), apply_matrix(matrix, q), atol=1e-12)
 
     def test_a_width_for_each_channel(self) -> None:
         potential = self.build(2, sigma_xy=(3.0, 4.0), sigma_rgb=[5.0, 10.0, 20.0])
@@ -225,38 +222,55 @@ class TestBilateral(PotentialTester):
 
     def test_message_does_not_grow_with_the_image(self) -> None:
         for size in (8, 16, 32):
-            message = self.build(2, sigma_xy=100.0).bind(torch.full((1, 3, size, size), 100.0))
+            operator = self.build(2, sigma_xy=100.0).bind(torch.full((1, 3, size, size), 100.0))
             q = torch.stack([torch.zeros(size, size), torch.ones(size, size)])[None]
-            assert float(message(q)[0, 0].mean().detach()) == pytest.approx(3.0, rel=0.1)
-
-
-class TestBilateralOfManyLabels(TestBilateral):
-    """The same without a matrix for each pixel, which many labels do not get."""
-
-    @pytest.fixture(autouse=True)
-    def many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("crfgrad.potentials.bilateral.FEW_LABELS", 0)
+            assert float(message(operator, q)[0, 0].mean().detach()) == pytest.approx(3.0, rel=0.1)
 
 
 class TestGaussianBilateral(TestBilateral):
     build = partial(GaussianBilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
 
-    def matrix(self, potential: Potential, image: Tensor) -> Tensor:
+    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, GaussianBilateralPotential)
         mu = potential.compatibility
         mu = (mu + mu.T) / 2 if potential.symmetric else mu
         kernel = potential.gaussian[:, None, None] * mu
-        return self.dense(potential.lattice(image).offsets, kernel, image, potential.widths())
+        return self.dense(potential.radius, kernel, image, potential.widths())
 
 
 def test_free_filters_start_as_the_gaussian_ones() -> None:
     image, q = random_image(), random_q()
     free, gaussian = BilateralPotential(LABELS).double(), GaussianBilateralPotential(LABELS).double()
-    assert torch.allclose(free.bind(image)(q), gaussian.bind(image)(q), atol=1e-6)
-    assert not SpatialPotential(LABELS).weight.any()
-    assert SpatialPotential(LABELS).weight.shape == (LABELS, LABELS, 9, 9)
-    assert BilateralPotential(LABELS).weight.shape == (63, LABELS, LABELS)
-    assert not BilateralPotential(LABELS).weight.diagonal(dim1=1, dim2=2).any()
+    assert torch.allclose(message(free.bind(image), q), message(gaussian.bind(image), q), atol=1e-6)
+    assert not SpatialPotential(LABELS).filters.any()
+    assert SpatialPotential(LABELS).filters.shape == (LABELS, LABELS, 9, 9)
+    assert BilateralPotential(LABELS).filters.shape == (63, LABELS, LABELS)
+    assert not BilateralPotential(LABELS).filters.diagonal(dim1=1, dim2=2).any()
+
+
+def test_filters_are_in_units_of_the_message() -> None:
+    """When all entries of the parameter move by 1, what a pixel receives moves by about 1."""
+    image, q = torch.full((1, 3, 24, 24), 100.0), torch.full((1, 2, 24, 24), 0.5)
+    for potential in (SpatialPotential(2), BilateralPotential(2, sigma_xy=4.0)):
+        before = message(potential.bind(image), q)
+        with torch.no_grad():
+            potential.filters += 1
+        change = (message(potential.bind(image), q) - before)[:, :, 8:-8, 8:-8]
+        assert float(change.mean().detach()) == pytest.approx(1.0, rel=0.3)
+        assert torch.allclose(potential.kernel()[..., 0], potential.filters[..., 0] / potential.unit)
+
+
+@pytest.mark.parametrize("build", [SpatialPotential, BilateralPotential])
+def test_reads_filters_that_were_saved_without_a_unit(build: type[SpatialPotential | BilateralPotential]) -> None:
+    saved = randomise(build(LABELS, symmetric=False))
+    state = saved.state_dict()
+    state["weight"] = state.pop("filters") / saved.unit  # where the kernel itself was the parameter
+    read = build(LABELS, symmetric=False).double()
+    read.load_state_dict(state)
+    assert torch.allclose(read.kernel(), saved.kernel(), rtol=0, atol=1e-12)
+    assert "weight" not in read.state_dict()
+    read.load_state_dict(saved.state_dict())  # and what is saved now comes back as it is
+    assert torch.equal(read.filters, saved.filters)
 
 
 def test_total_energy_is_the_sum_of_all_terms() -> None:
@@ -275,12 +289,10 @@ def test_total_energy_is_the_sum_of_all_terms() -> None:
 def test_tiny_and_huge_widths_stay_finite() -> None:
     q = random_q().float()
     for sigma in (0.01, 1e3):
-        message = GaussianSpatialPotential(LABELS, sigma=sigma).bind(random_image().float())(q)
-        assert torch.isfinite(message).all()
-        message = GaussianBilateralPotential(LABELS, sigma_xy=sigma, sigma_rgb=20 * sigma).bind(random_image().float())(
-            q
-        )
-        assert torch.isfinite(message).all()
+        spatial = GaussianSpatialPotential(LABELS, sigma=sigma)
+        bilateral = GaussianBilateralPotential(LABELS, sigma_xy=sigma, sigma_rgb=20 * sigma)
+        for potential in (spatial, bilateral):
+            assert torch.isfinite(message(potential.bind(random_image().float()), q)).all()
 
 
 class TestUnary:
@@ -298,9 +310,22 @@ class TestUnary:
         logits = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
 
         def apply(logits: Tensor, weight: Tensor) -> Tensor:
-            return functional_call(unary, {"unary_weight": weight}, (logits,))
+            return functional_call(unary, {"largest_cost": weight * unary.unit}, (logits,))
 
         assert gradcheck(apply, (logits, unary.unary_weight.detach().requires_grad_()))
+
+    def test_the_parameter_is_the_cost_of_an_excluded_label(self) -> None:
+        unary = UnaryPotential(unary_weight=0.7, eps=1e-4)
+        assert float(unary.unary_weight.detach()) == pytest.approx(0.7)
+        sure = torch.tensor([100.0, 0.0]).reshape(1, 2, 1, 1)
+        assert float(unary(sure)[0, 1].detach()) == pytest.approx(float(unary.largest_cost.detach()))
+        assert float(unary.largest_cost.detach()) == pytest.approx(-0.7 * math.log(1e-4))
+
+    def test_reads_what_was_saved_as_its_weight(self) -> None:
+        unary = UnaryPotential()
+        unary.load_state_dict({"unary_weight": torch.tensor(0.3)})
+        assert float(unary.unary_weight.detach()) == pytest.approx(0.3)
+        assert set(unary.state_dict()) == {"largest_cost"}
 
     def test_refuses_eps_zero(self) -> None:
         with pytest.raises(ValueError, match="eps must be positive"):

@@ -54,7 +54,7 @@ def test_never_raises_the_energy_of_random_fields(strength: float, symmetric: bo
     crf = random_crf(4, symmetric)
     with torch.no_grad():
         for potential in crf.potentials:
-            potential.weight *= strength
+            potential.filters *= strength
     energy = crf.energy(torch.randn(3, 4, 24, 32, dtype=torch.float64), random_image(3, 3, 24, 32))
     q = random_q(3, 4, 24, 32)
     assert (energy.of_labels(round_labels(energy, q)) <= energy(q) + 1e-9).all()

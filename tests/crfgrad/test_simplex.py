@@ -1,10 +1,13 @@
 """The projection: against a second algorithm, its Jacobian by gradcheck, and what it refuses."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from crfgrad import project_simplex
+from crfgrad import check_values, project_simplex
+from crfgrad.ops.rows import softmax
 from tests.crfgrad.oracles import simplex_by_bisection
 
 
@@ -68,10 +71,28 @@ def test_gradients(leak: float) -> None:
     assert gradgradcheck(lambda x: project_simplex(x, leak=leak), x)
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
-def test_refuses_what_is_not_finite(bad: float) -> None:
+@pytest.mark.parametrize("bad", [[0.0, torch.inf], [0.0, torch.nan], [torch.inf, torch.inf], [-torch.inf, -torch.inf]])
+def test_refuses_what_is_not_finite(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="NaN or infinity"):
-        project_simplex(torch.tensor([[0.0, bad]]))
+        project_simplex(torch.tensor([bad]))
+
+
+@pytest.mark.parametrize("labels", [3, 8, 21, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_not_finite_gives_nan_in_its_row_alone(labels: int, dtype: torch.dtype) -> None:
+    x = torch.randn(200, labels, dtype=dtype)
+    bad = x.clone()
+    for row, label in ((3, 0), (50, labels // 2), (64, labels - 1), (199, 1)):
+        bad[row, label] = torch.nan
+        bad[row + 1 - 2 * (row == 199), label] = torch.inf
+    bad[100] = -torch.inf
+    wrong = ~torch.isfinite(bad).all(1)
+    assert wrong.sum() == 9
+    with check_values(False):
+        for function in (project_simplex, partial(project_simplex, leak=0.1), softmax, partial(softmax, factor=2.0)):
+            result = function(bad)
+            assert result[wrong].isnan().all()
+            assert torch.equal(result[~wrong], function(x)[~wrong])
 
 
 def test_refuses_other_bad_input() -> None:

@@ -20,8 +20,8 @@ from crfgrad import (
     Solver,
     SpatialPotential,
 )
-from crfgrad.potentials import Message
 from tests.crfgrad.fields import random_image, random_q, randomise, small_bilateral, small_spatial
+from tests.crfgrad.oracles import DenseOperator
 
 
 def dense_energy(seed: int, batch: int = 1, labels: int = 3, height: int = 2, width: int = 3) -> Energy:
@@ -31,11 +31,7 @@ def dense_energy(seed: int, batch: int = 1, labels: int = 3, height: int = 2, wi
     matrix = torch.randn(size, labels, size, labels, dtype=torch.float64, generator=generator)
     matrix = (matrix + matrix.permute(2, 3, 0, 1)) * (1 - torch.eye(size, dtype=torch.float64))[:, None, :, None]
     unary = torch.randn(batch, labels, height, width, dtype=torch.float64, generator=generator)
-
-    def message(q: Tensor) -> Tensor:
-        return torch.einsum("iljm,bmj->bli", matrix, q.flatten(2)).reshape(q.shape)
-
-    return Energy(unary, [message])
+    return Energy(unary, [DenseOperator(matrix)])
 
 
 class SolverTester:
@@ -48,7 +44,7 @@ class SolverTester:
         solver = self.solver(step_size=0.3, learn_step_size=True).double()
 
         def apply(unary: Tensor, q: Tensor, log_step_size: Tensor) -> Tensor:
-            bound = Energy(unary, energy.messages)
+            bound = Energy(unary, [energy.operator])
             return functional_call(solver, {"log_step_size": log_step_size}, (bound, q))
 
         inputs = (energy.unary, q, torch.tensor(-1.0, dtype=torch.float64))
@@ -58,7 +54,7 @@ class SolverTester:
         solver = self.solver(iterations=20).eval()
         for seed in range(5):
             energy = dense_energy(seed, batch=4, height=5, width=6)
-            single = Energy(energy.unary.float(), [_as_float(energy.messages[0])])
+            single = Energy(energy.unary.float(), [energy.operator])
             for q in solver.trajectory(single, random_q(batch=4, height=5, width=6).float()):
                 assert q.min() >= 0
                 assert (q.sum(1) - 1).abs().max() < 1e-6
@@ -76,7 +72,8 @@ class SolverTester:
 
     def test_finite_where_labels_have_probability_zero(self) -> None:
         q = torch.tensor([0.0, 1.0, 0.0]).reshape(1, 3, 1, 1).requires_grad_()
-        result = self.solver()(Energy(torch.randn(1, 3, 1, 1), [lambda q: 0.1 * q.flip(1)]), q)
+        flip = DenseOperator(0.1 * torch.eye(3).flip(1).reshape(1, 3, 1, 3))
+        result = self.solver()(Energy(torch.randn(1, 3, 1, 1), [flip]), q)
         (gradient,) = torch.autograd.grad(result[0, 0].sum(), q)
         assert torch.isfinite(result).all()
         assert torch.isfinite(gradient).all()
@@ -207,7 +204,3 @@ def test_of_labels_refuses_labels_outside_the_classes() -> None:
         energy.of_labels(torch.tensor([0, 255, 1]).expand(1, 3, 3))
     with pytest.raises(ValueError, match="integers"):
         energy.of_labels(torch.zeros(1, 3, 3))
-
-
-def _as_float(message: Message) -> Message:
-    return lambda q: message(q.double()).float()

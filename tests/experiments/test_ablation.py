@@ -244,7 +244,7 @@ def test_free_rows_start_at_the_widths_of_their_gaussian_row(tmp_path: Path) -> 
     taken = widths.write_head(rows["full_mean_field"], point, tmp_path / "head.yaml")
     assert taken == {name: value for name, value in point.items() if name.startswith("bilateral")}
     head = yaml.safe_load((tmp_path / "head.yaml").read_text())["model"]["init_args"]["head"]["init_args"]
-    bilateral = {"sigma_xy": 7.0, "sigma_rgb": 8.0, "scale": 9.0}
+    bilateral = {"sigma_xy": 7.0, "sigma_rgb": 8.0, "strength": 9.0}
     assert [potential["init_args"] for potential in head["potentials"]] == [{"radius": 4}, bilateral]
 
 

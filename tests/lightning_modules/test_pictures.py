@@ -29,16 +29,16 @@ def test_the_slice_of_a_gaussian_is_a_gaussian() -> None:
 def test_the_slice_shows_who_pays_for_whom() -> None:
     potential = BilateralPotential(num_classes=2, image_channels=0, symmetric=False)
     with torch.no_grad():
-        potential.weight.zero_()
-        potential.weight[1, 0, 1] = 5.0  # label 0 pays for label 1 at the first tap, and at no other
+        potential.filters.zero_()
+        potential.filters[1, 0, 1] = 5.0 * potential.unit  # label 0 pays for label 1 at the first tap, and at no other
     plane = lattice_filter_slice(potential)
     assert plane[0, 1].max() > 1
     assert plane[1, 0].abs().max() == plane[0, 0].abs().max() == plane[1, 1].abs().max() == 0
     y, x = np.unravel_index(int(plane[0, 1].argmax()), (25, 25))
     opposite = BilateralPotential(num_classes=2, image_channels=0, symmetric=False)
     with torch.no_grad():
-        opposite.weight.zero_()
-        opposite.weight[2, 0, 1] = 5.0
+        opposite.filters.zero_()
+        opposite.filters[2, 0, 1] = 5.0 * opposite.unit
     other = np.unravel_index(int(lattice_filter_slice(opposite)[0, 1].argmax()), (25, 25))
     assert (other[0] - 12, other[1] - 12) == (12 - y, 12 - x)
 

@@ -123,7 +123,7 @@ def test_a_frozen_network_stays_as_it_is(epochs: int, tmp_path: Path) -> None:
     for key, value in recorder.states[0].items():
         if key.startswith("network."):
             assert torch.equal(value, before[key]), key  # batch statistics and weight decay too
-    assert not torch.equal(recorder.states[0]["head.potentials.0.weight"], before["head.potentials.0.weight"])
+    assert not torch.equal(recorder.states[0]["head.potentials.0.filters"], before["head.potentials.0.filters"])
     if epochs == 2:
         assert not torch.equal(recorder.states[1]["network.last.weight"], before["network.last.weight"])
 
@@ -150,12 +150,20 @@ def test_a_potential_may_have_its_own_rate() -> None:
     module = build(head=head, head_learning_rate=0.3, head_weight_decay=0.4, potential_learning_rates=rates)
     _, others, spatial, vote = module.configure_optimizers().param_groups
     assert [group["lr"] for group in (others, spatial, vote)] == [0.3, 0.01, 0.02]
-    assert {group["weight_decay"] for group in (others, spatial, vote)} == {0.4}
+    decays = [group["lr"] * group["weight_decay"] for group in (others, spatial, vote)]  # in a step of SGD or AdamW
+    assert decays == pytest.approx([0.3 * 0.4] * 3)
     potentials: Any = module.head.potentials  # type: ignore[union-attr]
-    assert spatial["params"][0] is potentials[0].weight
-    assert vote["params"][0] is potentials[2].weight
-    assert any(parameter is potentials[1].weight for parameter in others["params"])
+    assert spatial["params"][0] is potentials[0].filters
+    assert vote["params"][0] is potentials[2].filters
+    assert any(parameter is potentials[1].filters for parameter in others["params"])
     assert len(others["params"]) + 2 == len(list(module.head.parameters()))  # type: ignore[union-attr]
+
+
+def test_a_potential_that_is_not_to_learn() -> None:
+    module = build(head=crf, head_weight_decay=0.4, potential_learning_rates={"SpatialPotential": 0.0})
+    _, others, spatial = module.configure_optimizers().param_groups
+    assert (others["lr"], others["weight_decay"]) == (0.03, 0.4)
+    assert (spatial["lr"], spatial["weight_decay"]) == (0.0, 0.0)
 
 
 def test_a_rate_for_no_potential_is_refused() -> None:

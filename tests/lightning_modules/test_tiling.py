@@ -43,7 +43,7 @@ def test_a_network_within_its_margin_is_exact() -> None:
 def test_a_spatial_crf_within_its_margin_is_exact(solver: nn.Module) -> None:
     crf = CRF(3, [SpatialPotential(3, radius=2)], solver).eval()  # type: ignore[arg-type]
     with torch.no_grad():
-        crf.potentials[0].weight.normal_(std=0.3)  # type: ignore[union-attr,operator]
+        crf.potentials[0].filters.normal_(std=7.2)  # type: ignore[union-attr,operator]
         logits, image = torch.randn(1, 3, 60, 80), torch.zeros(1, 3, 60, 80)
         whole = crf(logits, image)
         assert torch.allclose(Tiling(40, 10)(crf, logits, image), whole, atol=1e-5)

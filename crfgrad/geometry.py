@@ -30,9 +30,17 @@ def embedding_matrix(dimension: int) -> Tensor:
     return math.sqrt(2 / 3) * (elevate[:-1] - elevate[-1:])
 
 
+_cached_matrix = lru_cache(maxsize=64)(embedding_matrix)
+
+
+def taps_of(dimension: int, radius: int) -> int:
+    """How many taps a full filter has: (s+1)^(d+1) - s^(d+1)."""
+    return (radius + 1) ** (dimension + 1) - radius ** (dimension + 1)
+
+
 @lru_cache(maxsize=64)
 def tap_offsets(dimension: int, radius: int) -> Tensor:
-    """Offsets of the (s+1)^(d+1) - s^(d+1) taps of a full filter, as integer vectors: (taps, d).
+    """Offsets of the taps of a full filter, as integer vectors: (taps, d).
 
     Tap 0 is the centre; taps 2i + 1 and 2i + 2 are opposite to each other.
     """
@@ -46,9 +54,12 @@ def tap_offsets(dimension: int, radius: int) -> Tensor:
     return torch.tensor(ordered, dtype=torch.int64).reshape(len(ordered), dimension)
 
 
-def opposite_taps(weights: Tensor) -> Tensor:
-    """What belongs to each tap (taps, ...), reordered to the opposite tap: 0, 2, 1, 4, 3, ..."""
-    return torch.cat([weights[:1], weights[1:].unflatten(0, (-1, 2)).flip(1).flatten(0, 1)])
+@lru_cache(maxsize=64)
+def subset_taps(dimension: int, radius: int) -> Tensor:
+    """The taps from a corner of a simplex to a later one, by the set of axes between them as bits: (2^d - 1,)."""
+    index = {tuple(offset): tap for tap, offset in enumerate(tap_offsets(dimension, radius).tolist())}
+    subsets = range(1, 2**dimension)
+    return torch.tensor([index[tuple(subset >> axis & 1 for axis in range(dimension))] for subset in subsets])
 
 
 def squared_length(offset: tuple[int, ...]) -> float:
@@ -86,22 +97,23 @@ def axis_offsets(dimension: int) -> Tensor:
     return torch.cat([torch.eye(dimension, dtype=torch.int64), -torch.ones(dimension, dtype=torch.int64)[None]])
 
 
-def lattice_position(features: Tensor) -> Tensor:
-    """Lattice coordinates of features: (B, d, N) -> (B*N, d), in float64 where the device has it."""
-    points = features.transpose(1, 2).flatten(0, 1)
+def embed(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The simplices around points (N, d), in float64 where the device has it.
+
+    Returns:
+        First corners (N, d); the axes in order of decreasing fraction (N, d); and the weights of the d + 1 corners
+        (N, d + 1).
+    """
     precise = torch.float32 if points.device.type == "mps" else torch.float64
-    matrix = embedding_matrix(points.shape[1]).to(points.device, precise)
-    position = points[:, :1].to(precise) * matrix[:, 0]
+    matrix = _cached_matrix(points.shape[1]).to(points.device, precise)
+    points = points.to(precise)
+    position = points[:, :1] * matrix[:, 0]
     for k in range(1, points.shape[1]):  # one term after the other, so that the kernels round alike
-        position = position + points[:, k : k + 1].to(precise) * matrix[:, k]
-    return position
-
-
-def barycentric_weights(position: Tensor, base: Tensor, order: Tensor) -> Tensor:
-    """Weights of the d + 1 corners of each point's simplex, differentiable: (points, d + 1)."""
-    fraction = (position - base).gather(1, order)
+        position = position + points[:, k : k + 1] * matrix[:, k]
+    base = position.floor()
+    fraction, order = (position - base).sort(dim=1, descending=True, stable=True)
     ends = torch.ones_like(fraction[:, :1])
-    return torch.cat([ends, fraction], 1) - torch.cat([fraction, ends - 1], 1)
+    return base, order, torch.cat([ends, fraction], 1) - torch.cat([fraction, ends - 1], 1)
 
 
 def key_strides(largest: list[float], batch: int, radius: int) -> list[int]:

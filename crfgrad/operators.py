@@ -1,0 +1,199 @@
+"""The pairwise part of an energy: linear maps K of fields q (B, *, L), whose labels are last."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crfgrad.lattice import Lattice, OwnPart
+from crfgrad.ops import spatial, taps
+
+
+class Operator(ABC):
+    """K, bound to a batch of images.
+
+    A subclass says how K acts; if K is not symmetric it sets ``symmetric`` to False and gives the transpose.
+
+    Args:
+        symmetric: Whether K equals its transpose.
+        excludes_self: Whether no pixel brings anything to itself, which rounding needs.
+    """
+
+    def __init__(self, symmetric: bool = True, excludes_self: bool = True) -> None:
+        self.symmetric = symmetric
+        self.excludes_self = excludes_self
+
+    @abstractmethod
+    def matmul(self, q: Tensor) -> Tensor:
+        """K q: (B, *, L) -> (B, *, L)."""
+
+    def transpose(self) -> "Operator":
+        """K^T."""
+        if self.symmetric:
+            return self
+        raise NotImplementedError(f"{type(self).__name__} is not symmetric: it needs a method transpose()")
+
+
+class Sum(Operator):
+    """K_1 + K_2 + ..., or 0."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        super().__init__(all(one.symmetric for one in operators), all(one.excludes_self for one in operators))
+        self.operators = operators
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        total = self.operators[0].matmul(q) if self.operators else torch.zeros_like(q)
+        for operator in self.operators[1:]:
+            total = total + operator.matmul(q)
+        return total
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return Sum([operator.transpose() for operator in self.operators])
+
+
+class Masked(Operator):
+    """M K M, for a mask M (B, *, 1) of the pixels that count: others send and receive nothing."""
+
+    def __init__(self, operator: Operator, mask: Tensor) -> None:
+        super().__init__(operator.symmetric, operator.excludes_self)
+        self.operator, self.mask = operator, mask
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        return self.operator.matmul(q * self.mask) * self.mask
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return Masked(self.operator.transpose(), self.mask)
+
+
+class Mixed(Operator):
+    """mu A: what an operator A that knows no labels brings, and what labels then cost each other, mu (L, L)."""
+
+    def __init__(self, operator: Operator, compatibility: Tensor, symmetric: bool) -> None:
+        super().__init__(symmetric and operator.symmetric, operator.excludes_self)
+        self.operator, self.compatibility = operator, compatibility
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        return self.operator.matmul(q) @ self.compatibility.mT
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return Mixed(self.operator.transpose(), self.compatibility.mT, self.symmetric)
+
+
+class SpatialFilter(Operator):
+    """A filter over the pixels, the same everywhere (7).
+
+    Args:
+        kernel: (L, L, *K) with odd sizes K and a centre of zero, or (1, 1, *K), which acts on each label alone.
+        symmetric: Whether k_lm(d) = k_ml(-d).
+    """
+
+    def __init__(self, kernel: Tensor, symmetric: bool) -> None:
+        super().__init__(symmetric)
+        self.kernel = spatial.prepared(kernel)
+        self.transposed = False
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        return spatial.apply(q, self.kernel, self.transposed)
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        other = object.__new__(SpatialFilter)
+        other.__dict__.update(self.__dict__, transposed=not self.transposed)
+        return other
+
+
+class LatticeFilter(Operator):
+    """Slice . filter . splat (8), and what is added for each pixel alone: minus what it brings to itself.
+
+    Args:
+        lattice: Around the pixels.
+        neighbours: Of its vertices.
+        filters: A matrix at each tap, (taps, L, L).
+        symmetric: Whether the matrix at the opposite tap is the transpose, for each tap.
+        own_part: Of the lattice.
+        added: Matrices for a pixel alone, by the set of axes between two corners, (2^d, L, L).
+    """
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        neighbours: Tensor,
+        filters: Tensor,
+        symmetric: bool,
+        own_part: OwnPart | None = None,
+        added: Tensor | None = None,
+    ) -> None:
+        super().__init__(symmetric, own_part is not None)
+        self.lattice, self.neighbours, self.filters = lattice, neighbours, filters
+        self.own_part, self.added = own_part, added
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        pixels = q.flatten(0, -2)  # (N, L)
+        received = self.lattice.slice(taps.filter_matrices(self.lattice.splat(pixels), self.filters, self.neighbours))
+        if self.own_part is not None and self.added is not None:
+            received = received + self.own_part.apply(pixels, self.added, self.symmetric)
+        return received.view_as(q)
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        filters = taps.opposite_taps(self.filters).mT
+        added = None if self.added is None else self.added.mT
+        return LatticeFilter(self.lattice, self.neighbours, filters, self.symmetric, self.own_part, added)
+
+
+class LatticeGaussian(Operator):
+    """Slice . filter . splat with numbers as taps, without what a pixel brings to itself if that is given.
+
+    Args:
+        lattice: Around the pixels.
+        neighbours: Of its vertices.
+        numbers: A number at each tap, (taps,), equal at opposite taps.
+        own: What a pixel brings to itself, (N, 1).
+    """
+
+    def __init__(self, lattice: Lattice, neighbours: Tensor, numbers: Tensor, own: Tensor | None = None) -> None:
+        super().__init__(excludes_self=own is not None)
+        self.lattice, self.neighbours, self.numbers, self.own = lattice, neighbours, numbers, own
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        pixels = q.flatten(0, -2)  # (N, L)
+        received = self.lattice.slice(taps.filter_numbers(self.lattice.splat(pixels), self.numbers, self.neighbours))
+        if self.own is not None:
+            received = received - self.own * pixels
+        return received.view_as(q)
+
+
+class LatticeBlur(Operator):
+    """Slice . blur . splat, the separable Gaussian: not quite symmetric, and a pixel reaches itself.
+
+    Args:
+        lattice: With the factors that pixels give.
+        receiving: The same lattice with the factors that pixels get.
+        axes: Of the lattice.
+        transposed: Whether to blur along the axes in reverse.
+    """
+
+    def __init__(
+        self, lattice: Lattice, receiving: Lattice, axes: tuple[Tensor, Tensor, Tensor], transposed: bool = False
+    ) -> None:
+        super().__init__(symmetric=False, excludes_self=False)
+        self.lattice, self.receiving, self.axes, self.transposed = lattice, receiving, axes, transposed
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        blurred = taps.blur(self.lattice.splat(q.flatten(0, -2)), *self.axes, self.transposed)  # (V, L)
+        return self.receiving.slice(blurred).view_as(q)
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return LatticeBlur(self.receiving, self.lattice, self.axes, not self.transposed)

@@ -1,0 +1,1 @@
+"""The operations that inference is made of, each defined once for all devices."""

@@ -1,0 +1,221 @@
+"""What a filter on a lattice brings from each pixel to itself.
+
+.. math:: T(g, x, c, W) = \\sum_i \\sum_k c_{ik} \\langle g_i, W_{s(i, k)} x_i \\rangle
+
+with values g (N, C_out) and x (N, C_in), a coefficient for the centre and for each pair of corners of a pixel's
+simplex, c (N, K), and a matrix for each set s of axes that may lie between two corners, as bits, W (2^d, C_out, C_in).
+Pixels come in groups with the same sets: those of group n are ``pixels[starts[n]:starts[n + 1]]``, and
+``sets[n]`` (K,) are its sets.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial, reduce
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crfgrad.ops.forms import derivatives
+from crfgrad.ops.registry import operation
+from crfgrad.ops.taps import joined
+
+CHUNK = 1 << 24  # numbers in the matrices of some pixels
+
+
+def _products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
+    return left.new_empty(left.shape[0], 1 + order.shape[1] * (order.shape[1] + 1) // 2)
+
+
+@operation("(Tensor left, Tensor right, Tensor order) -> Tensor", fake=_products, kernel="corner_pairs.products")
+def corner_pair_products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
+    """The coefficients c of two sets of weights b (N, d + 1), those of the corners in both places: (N, K)."""
+    low, high = _pairs(order.shape[1] + 1, order.device)
+    pairs = left.index_select(1, low) * right.index_select(1, high)
+    return torch.cat([(left * right).sum(1, keepdim=True), pairs], dim=1)
+
+
+@operation(
+    "(Tensor grad, Tensor right, Tensor order) -> Tensor",
+    fake=lambda grad, right, order: torch.empty_like(right),
+    kernel="corner_pairs.by_left",
+)
+def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
+    """The gradient by the weights on the left: (N, d + 1)."""
+    low, high = _pairs(order.shape[1] + 1, order.device)
+    return (grad[:, :1] * right).index_add_(1, low, grad[:, 1:] * right.index_select(1, high))
+
+
+@operation(
+    "(Tensor grad, Tensor left, Tensor order) -> Tensor",
+    fake=lambda grad, left, order: torch.empty_like(left),
+    kernel="corner_pairs.by_right",
+)
+def corner_pair_right(grad: Tensor, left: Tensor, order: Tensor) -> Tensor:
+    """The gradient by the weights on the right: (N, d + 1)."""
+    low, high = _pairs(order.shape[1] + 1, order.device)
+    return (grad[:, :1] * left).index_add_(1, high, grad[:, 1:] * left.index_select(1, low))
+
+
+@lru_cache(maxsize=16)
+def _pairs(corners: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        low, high = torch.triu_indices(corners, corners, 1, device=device)
+        return low, high
+
+
+def _groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    groups = torch.library.get_ctx().new_dynamic_size()
+    new = partial(order.new_empty, dtype=torch.int64)
+    return new(order.shape[0]), new(groups + 1), new(groups, 1 + order.shape[1] * (order.shape[1] + 1) // 2)
+
+
+@operation("(Tensor order) -> (Tensor, Tensor, Tensor)", fake=_groups, kernel="own_part.group")
+def own_part_groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Groups of pixels by the order of their axes (N, d); here each pixel is one by itself.
+
+    Returns:
+        Pixels (N,), starts (groups + 1,) and sets (groups, K), int64.
+    """
+    axes = 2 ** order.long()  # (N, d)
+    passed = torch.cat([torch.zeros_like(axes[:, :1]), axes.cumsum(1)], dim=1)  # (N, d + 1)
+    low, high = _pairs(order.shape[1] + 1, order.device)
+    between = passed.index_select(1, high) - passed.index_select(1, low)
+    numbers = torch.arange(len(order) + 1, device=order.device)
+    return numbers[:-1].clone(), numbers, torch.cat([passed[:, :1], between], dim=1)
+
+
+def _by_set(coefficients: Tensor, pixels: Tensor, starts: Tensor, sets: Tensor, count: int) -> Tensor:
+    """The coefficient of each set of axes: (N, 2^d)."""
+    places = _places(pixels, starts, sets)
+    return coefficients.new_zeros(len(coefficients), count).scatter_(1, places, coefficients)
+
+
+def _places(pixels: Tensor, starts: Tensor, sets: Tensor) -> Tensor:
+    """The sets of each pixel: (N, K)."""
+    if len(sets) == len(pixels) and _in_order(pixels):
+        return sets  # of groups of one pixel each
+    each = sets.repeat_interleave(starts.diff(), dim=0, output_size=len(pixels))
+    return torch.empty_like(each).index_copy_(0, pixels, each)
+
+
+def _in_order(pixels: Tensor) -> bool:
+    """Whether pixels stand in their order; those of a kernel's groups do not, be they of one pixel each."""
+    return pixels.device.type != "cpu" or bool((np.diff(pixels.numpy()) == 1).all())
+
+
+def _chunks(
+    count: int, matrices: Tensor, function: Callable[[slice], Tensor]
+) -> list[Tensor]:
+    step = max(1, CHUNK // (matrices.shape[1] * matrices.shape[2]))
+    return [function(slice(start, start + step)) for start in range(0, count, step)]
+
+
+@operation(
+    "(Tensor values, Tensor coefficients, Tensor matrices, Tensor pixels, Tensor starts, Tensor sets,"
+    " int count, bool symmetric) -> Tensor",
+    fake=lambda values, coefficients, matrices, *_: values.new_empty(values.shape[0], matrices.shape[1]),
+    kernel="own_part.own_part",
+)
+def own_part_filter(
+    values: Tensor,
+    coefficients: Tensor,
+    matrices: Tensor,
+    pixels: Tensor,
+    starts: Tensor,
+    sets: Tensor,
+    count: int,
+    symmetric: bool,
+) -> Tensor:
+    """The own part, the derivative by g: (N, C_out). ``symmetric`` promises that all matrices are."""
+    by_set = _by_set(coefficients, pixels, starts, sets, count)
+    flat = matrices.flatten(1)
+
+    def some(rows: slice) -> Tensor:
+        each = (by_set[rows] @ flat).unflatten(1, matrices.shape[1:])  # (n, C_out, C_in)
+        return torch.bmm(each, values[rows, :, None]).squeeze(-1)
+
+    return joined(_chunks(len(values), matrices, some))
+
+
+@operation(
+    "(Tensor grad, Tensor coefficients, Tensor matrices, Tensor pixels, Tensor starts, Tensor sets,"
+    " int count, bool symmetric) -> Tensor",
+    fake=lambda grad, coefficients, matrices, *_: grad.new_empty(grad.shape[0], matrices.shape[2]),
+)
+def own_part_transpose(
+    grad: Tensor,
+    coefficients: Tensor,
+    matrices: Tensor,
+    pixels: Tensor,
+    starts: Tensor,
+    sets: Tensor,
+    count: int,
+    symmetric: bool,
+) -> Tensor:
+    """The derivative by x: (N, C_in)."""
+    out: Tensor = own_part_filter(grad, coefficients, matrices.mT, pixels, starts, sets, count, symmetric)
+    return out
+
+
+@operation(
+    "(Tensor grad, Tensor values, Tensor matrices, Tensor pixels, Tensor starts, Tensor sets,"
+    " int count, bool symmetric) -> Tensor",
+    fake=lambda grad, values, matrices, pixels, starts, sets, *_: grad.new_empty(grad.shape[0], sets.shape[1]),
+    kernel="own_part.own_part_coefficients",
+)
+def own_part_coefficients(
+    grad: Tensor,
+    values: Tensor,
+    matrices: Tensor,
+    pixels: Tensor,
+    starts: Tensor,
+    sets: Tensor,
+    count: int,
+    symmetric: bool,
+) -> Tensor:
+    """The derivative by c: (N, K)."""
+    flat = matrices.flatten(1).mT
+
+    def some(rows: slice) -> Tensor:
+        return (grad[rows, :, None] * values[rows, None, :]).flatten(1) @ flat  # (n, 2^d)
+
+    by_set = joined(_chunks(len(values), matrices, some))
+    return by_set.gather(1, _places(pixels, starts, sets))
+
+
+@operation(
+    "(Tensor grad, Tensor values, Tensor coefficients, Tensor pixels, Tensor starts, Tensor sets,"
+    " int count, bool symmetric) -> Tensor",
+    fake=lambda grad, values, coefficients, pixels, starts, sets, count, _: grad.new_empty(
+        count, grad.shape[1], values.shape[1]
+    ),
+    kernel="own_part.own_part_matrices",
+)
+def own_part_matrices(
+    grad: Tensor,
+    values: Tensor,
+    coefficients: Tensor,
+    pixels: Tensor,
+    starts: Tensor,
+    sets: Tensor,
+    count: int,
+    symmetric: bool,
+) -> Tensor:
+    """The derivative by W, or if symmetric by its symmetric part: (2^d, C_out, C_in)."""
+    by_set = _by_set(coefficients, pixels, starts, sets, count)
+    shape = grad.new_empty(0, grad.shape[1], values.shape[1])
+
+    def some(rows: slice) -> Tensor:
+        return by_set[rows].mT @ (grad[rows, :, None] * values[rows, None, :]).flatten(1)  # (2^d, C_out * C_in)
+
+    total = reduce(torch.add, _chunks(len(values), shape, some)).unflatten(1, shape.shape[1:])
+    return torch.lerp(total, total.mT, 0.5) if symmetric else total
+
+
+_pair_products, _, _ = derivatives(corner_pair_products, corner_pair_left, corner_pair_right)
+own_part, _, _, _ = derivatives(own_part_filter, own_part_transpose, own_part_coefficients, own_part_matrices)
+
+
+def coefficients(barycentric: Tensor, order: Tensor) -> Tensor:
+    """The coefficients c of the weights of the corners, differentiable: (N, d + 1) -> (N, K)."""
+    return _pair_products(barycentric, barycentric.view_as(barycentric), order)  # the compiler wants two tensors

@@ -1,0 +1,70 @@
+"""Operations that torch knows by name: it can trace, compile and export what is made of them.
+
+Each is defined once, by its schema, a reference in plain torch for any device, the shapes of its results, and the
+name of a compiled kernel for the CPU. Nothing here is differentiable: see ``crfgrad.ops.forms``.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+
+from crfgrad.backend import compiled
+
+HALF = (torch.float16, torch.bfloat16)
+"""Types without kernels."""
+LIBRARY = torch.library.Library("crfgrad", "DEF")
+
+
+def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callable[[Callable[..., Any]], Any]:
+    """Defines the operation whose reference is decorated.
+
+    Args:
+        schema: Arguments and results, ``(Tensor values, int count) -> Tensor``.
+        fake: Results of the right shape, from the arguments.
+        kernel: Where its compiled kernel is, ``module.function`` below ``crfgrad.kernels``; imported when needed.
+    """
+
+    def define(reference: Callable[..., Any]) -> Any:
+        name = reference.__name__
+        LIBRARY.define(name + schema)
+        LIBRARY.impl(name, _hidden(reference), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"crfgrad::{name}", fake, lib=LIBRARY)
+        if kernel:
+            LIBRARY.impl(name, _hidden(lambda *arguments: _on_cpu(kernel, reference, arguments)), "CPU")
+        operator = getattr(torch.ops.crfgrad, name).default
+        operator.__doc__ = reference.__doc__
+        return operator
+
+    return define
+
+
+def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, out of sight of the compiler of torch, which would look into what runs while its code runs.
+
+    Unlike ``torch.compiler.disable`` this does not load the compiler, which takes as long as all of torch.
+    """
+    hidden: Callable[..., Any] = _disable_dynamo(function)
+    return hidden
+
+
+def _on_cpu(kernel: str, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    if not compiled() or any(isinstance(one, Tensor) and one.dtype in HALF for one in arguments):
+        return reference(*arguments)
+    return _kernel(kernel)(*(_plain(one) if isinstance(one, Tensor) else one for one in arguments))
+
+
+@lru_cache
+def _kernel(name: str) -> Callable[..., Any]:
+    module, function = name.split(".")
+    found: Callable[..., Any] = getattr(import_module(f"crfgrad.kernels.{module}"), function)
+    return found
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The tensor as NumPy can see it."""
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous()
