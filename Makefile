@@ -13,7 +13,7 @@ test: lint
 	$(RUN) pytest
 
 benchmark: $(PEERS)/installed
-	PYTHONPATH=$(PEERS) $(RUN) experiments.benchmark
+	OMP_WAIT_POLICY=passive PYTHONPATH=$(PEERS) $(RUN) experiments.benchmark
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .

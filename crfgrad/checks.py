@@ -40,7 +40,7 @@ def values_are_checked(tensor: Tensor) -> bool:
 
 
 def check_inputs(scores: Tensor, image: Tensor, name: str = "logits") -> None:
-    """Raises a ValueError or TypeError if the shapes and types of scores (B, L, H, W) and image (B, C, H, W) do not fit.
+    """Raises an error if shapes and types of scores (B, L, H, W) and image (B, C, H, W) do not fit.
 
     Args:
         scores: What there is for each label, called ``name`` in messages.

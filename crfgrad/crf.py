@@ -17,8 +17,8 @@ from crfgrad.checks import (
 )
 from crfgrad.energy import Energy, labels_first, labels_last
 from crfgrad.operators import Masked, Sum
-from crfgrad.potentials import BilateralPotential, PairwisePotential, SpatialPotential, UnaryPotential
 from crfgrad.ops.rows import softmax
+from crfgrad.potentials import BilateralPotential, PairwisePotential, SpatialPotential, UnaryPotential
 from crfgrad.solvers import ProjectedGradient, Solver
 
 

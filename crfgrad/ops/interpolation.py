@@ -1,6 +1,6 @@
-"""Between the pixels and the vertices of a lattice: slice, splat, and the gradient of the weights.
+r"""Between the pixels and the vertices of a lattice: slice, splat, and the gradient of the weights.
 
-.. math:: T(p, v, b) = \\sum_i \\sum_k b_{ik} \\langle p_i, v_{c(i, k)} \\rangle
+.. math:: T(p, v, b) = \sum_i \sum_k b_{ik} \langle p_i, v_{c(i, k)} \rangle
 
 with pixels p (N, C), vertices v (V + 1, C), and weights b and vertices c of the d + 1 corners around each pixel,
 (N, d + 1). ``entries`` are the flat indices of the corners, sorted by vertex, and ``sources`` the pixels to which
@@ -52,8 +52,7 @@ def _weights(pixels: Tensor, vertices: Tensor, corners: Tensor, *_: Tensor) -> T
 
 
 @operation(
-    "(Tensor vertices, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts)"
-    " -> Tensor",
+    "(Tensor vertices, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_pixels,
     kernel="interpolation.interpolate",
 )
@@ -65,8 +64,7 @@ def lattice_slice(
 
 
 @operation(
-    "(Tensor pixels, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts)"
-    " -> Tensor",
+    "(Tensor pixels, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_vertices,
     kernel="interpolation.splat",
 )
@@ -79,8 +77,7 @@ def lattice_splat(
 
 
 @operation(
-    "(Tensor pixels, Tensor vertices, Tensor corners, Tensor entries, Tensor sources, Tensor starts)"
-    " -> Tensor",
+    "(Tensor pixels, Tensor vertices, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_weights,
     kernel="interpolation.corner_products",
 )

@@ -39,7 +39,8 @@ def lattice_build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
 
     Returns:
         Corners (N, d + 1) int32; order of the axes (N, d) int8; weights of the corners (N, d + 1); keys (V,) and
-        strides (d + 1,) int64; entries and sources (N (d + 1),) and starts (V + 2,) int32, see ``crfgrad.ops.interpolation``.
+        strides (d + 1,) int64; entries and sources (N (d + 1),) and starts (V + 2,) int32, see
+        ``crfgrad.ops.interpolation``.
     """
     count, dimension = points.shape
     cells, order, barycentric = embed(points)

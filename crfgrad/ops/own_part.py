@@ -1,6 +1,6 @@
-"""What a filter on a lattice brings from each pixel to itself.
+r"""What a filter on a lattice brings from each pixel to itself.
 
-.. math:: T(g, x, c, W) = \\sum_i \\sum_k c_{ik} \\langle g_i, W_{s(i, k)} x_i \\rangle
+.. math:: T(g, x, c, W) = \sum_i \sum_k c_{ik} \langle g_i, W_{s(i, k)} x_i \rangle
 
 with values g (N, C_out) and x (N, C_in), a coefficient for the centre and for each pair of corners of a pixel's
 simplex, c (N, K), and a matrix for each set s of axes that may lie between two corners, as bits, W (2^d, C_out, C_in).
@@ -103,9 +103,7 @@ def _in_order(pixels: Tensor) -> bool:
     return pixels.device.type != "cpu" or bool((np.diff(pixels.numpy()) == 1).all())
 
 
-def _chunks(
-    count: int, matrices: Tensor, function: Callable[[slice], Tensor]
-) -> list[Tensor]:
+def _chunks(count: int, matrices: Tensor, function: Callable[[slice], Tensor]) -> list[Tensor]:
     step = max(1, CHUNK // (matrices.shape[1] * matrices.shape[2]))
     return [function(slice(start, start + step)) for start in range(0, count, step)]
 

@@ -38,7 +38,7 @@ def moved(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | No
     kernel="rows.project_rows",
 )
 def simplex_project(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | None, leak: float) -> Tensor:
-    """Projection (Algorithm 2) of x - step * gradient: f_l = x_l - t where that is positive, leak * (x_l - t) elsewhere.
+    """Projection (Algorithm 2) of x - step * gradient: f_l = x_l - t, times the leak where that is negative.
 
     t is such that the positive parts sum to 1. It lies within 1 of the largest entry: exact at any scale.
     """

@@ -1,10 +1,10 @@
-"""Filters over the pixels of an image, the same everywhere.
+r"""Filters over the pixels of an image, the same everywhere.
 
-.. math:: T(g, q, k) = \\sum_i \\sum_d \\langle g_i, k(d)\\, q_{i + d} \\rangle
+.. math:: T(g, q, k) = \sum_i \sum_d \langle g_i, k(d)\, q_{i + d} \rangle
 
-with fields g (B, *S, C_out) and q (B, *S, C_in), and a matrix for each displacement d, k (C_out, C_in, *K) with odd
-sizes K; nothing is outside of the image. A kernel (1, 1, *K) acts on each label alone. The filter is a convolution
-or, where that is faster, a product in frequency space.
+with fields g and q (B, *S, C), and a matrix for each displacement d, k (C, C, *K) with odd sizes K; nothing is
+outside of the image. A kernel (1, 1, *K) acts on each label alone. The filter is a convolution or, where that is
+faster, a product in frequency space.
 """
 
 import math

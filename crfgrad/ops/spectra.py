@@ -1,6 +1,6 @@
-"""Filters as products in frequency space: overlapping tiles, their Fourier transforms, and all transposes.
+r"""Filters as products in frequency space: overlapping tiles, their Fourier transforms, and all transposes.
 
-.. math:: v_{il} = \\sum_{d, m} k_{lm}(d)\\, q_{(i + d)\\, m}
+.. math:: v_{il} = \sum_{d, m} k_{lm}(d)\, q_{(i + d)\, m}
 
 is ``synthesise(product(analyse(q), transform(kernel)))``: every tile holds the pixels that its part of the result
 needs (overlap-save), and at each frequency f a filter is one matrix K_f of labels by labels. Every function is a
@@ -11,6 +11,7 @@ The first spatial dimension has the half of the frequencies that determines the 
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -41,9 +42,9 @@ def analyse_transpose(spectra: Tensor, shape: list[int], kernel_size: list[int])
         - shape: [B, *S]
         - returns: (B, *S, C)
     """
-    tile, step = tile_size(kernel_size), _steps(kernel_size)
+    tile, step, counts = tile_size(kernel_size), _steps(kernel_size), _counts(shape, kernel_size)
     field = _tiles(spectra * math.prod(tile) / _weights(tile, spectra), shape, kernel_size)  # (B, *counts, C, *tile)
-    wide = [count * one + size - 1 for count, one, size in zip(_counts(shape, kernel_size), step, kernel_size)]
+    wide = [count * one + size - 1 for count, one, size in zip(counts, step, kernel_size, strict=True)]
     for axis in reversed(range(len(tile))):
         after = [*field.shape[: 1 + axis], wide[axis], *field.shape[2 + axis : -1]]
         field = torch.ops.aten.unfold_backward(field, after, 1 + axis, tile[axis], step[axis])
@@ -113,11 +114,11 @@ def transform_transpose(spectrum: Tensor, shape: list[int]) -> Tensor:
     dims = len(shape) - 2
     tile = tile_size(list(shape[2:]))
     weighted = torch.view_as_complex(spectrum * math.prod(tile) / _weights(tile, spectrum))
-    ordered = weighted.reshape(*frequencies_of(tile), *spectrum.shape[1:3]).movedim((-1, -2), (0, 1))
+    ordered = weighted.reshape(*_frequencies(tile), *spectrum.shape[1:3]).movedim((-1, -2), (0, 1))
     kernel = torch.fft.irfftn(ordered, s=_rotate(tile), dim=_rotate(range(-dims, 0)))
     for axis, size in enumerate(shape[2:]):
         kernel = kernel.narrow(2 + axis, 0, size)
-    return kernel.flip(*range(2, 2 + dims))
+    return kernel.flip(*range(2, 2 + dims)).contiguous()
 
 
 def product(spectra: Tensor, matrices: Tensor) -> Tensor:
@@ -153,11 +154,6 @@ def product_kernel(grad: Tensor, spectra: Tensor) -> Tensor:
     return torch.view_as_real(torch.bmm(torch.view_as_complex(spectra).mH, torch.view_as_complex(grad)))
 
 
-def frequencies(tile: list[int]) -> int:
-    """How many frequencies F a real tile has."""
-    return math.prod(frequencies_of(tile))
-
-
 def tile_size(kernel_size: list[int]) -> list[int]:
     """Sides of the tiles: powers of two, by the kernel's size alone."""
     return [_side(size, len(kernel_size)) for size in kernel_size]
@@ -177,15 +173,16 @@ def _steps(kernel_size: list[int]) -> list[int]:
 
 def _counts(shape: list[int], kernel_size: list[int]) -> list[int]:
     """Tiles along each dimension of a field (B, *S, ...)."""
-    return [-(-size // step) for size, step in zip(shape[1:], _steps(kernel_size))]
+    return [-(-size // step) for size, step in zip(shape[1:], _steps(kernel_size), strict=False)]
 
 
-def _margins(sizes: list[int], kernel_size: list[int], before: list[int], overlap: bool = True) -> list[int]:
+def _margins(sizes: Sequence[int], kernel_size: list[int], before: list[int], overlap: bool = True) -> list[int]:
     """Zeros around a field, as ``pad`` expects them, such that tiles fit."""
     margins = [0, 0]
     counts = _counts([1, *sizes], kernel_size)
-    for size, own, step, count, first in reversed(list(zip(sizes, kernel_size, _steps(kernel_size), counts, before))):
-        margins += [first, count * step + (own - 1 if overlap else 0) - first - size]
+    places = zip(sizes, kernel_size, _steps(kernel_size), counts, before, strict=True)
+    for size, taps, step, count, first in reversed(list(places)):
+        margins += [first, count * step + (taps - 1 if overlap else 0) - first - size]
     return margins
 
 
@@ -194,7 +191,8 @@ def _rotate(entries: range | list[int]) -> list[int]:
     return [*entries[1:], entries[0]]
 
 
-def frequencies_of(tile: list[int]) -> list[int]:
+def _frequencies(tile: list[int]) -> list[int]:
+    """How many frequencies there are along each dimension."""
     return [tile[0] // 2 + 1, *tile[1:]]
 
 
@@ -210,13 +208,13 @@ def _spectra(tiles: Tensor, tile: list[int]) -> Tensor:
     dims = len(tile)
     spectra = torch.fft.rfftn(tiles, s=_rotate(tile), dim=_rotate(range(-dims, 0)))
     ordered = spectra.permute(*range(2 + dims, 2 + 2 * dims), *range(2 + dims))  # (*f, B, *counts, C)
-    return torch.view_as_real(ordered.reshape(math.prod(frequencies_of(tile)), -1, tiles.shape[1 + dims]).contiguous())
+    return torch.view_as_real(ordered.reshape(math.prod(_frequencies(tile)), -1, tiles.shape[1 + dims]).contiguous())
 
 
 def _tiles(spectra: Tensor, shape: list[int], kernel_size: list[int]) -> Tensor:
     """(F, tiles, C, 2) to (B, *counts, C, *tile)."""
     dims, tile = len(kernel_size), tile_size(kernel_size)
     counts = _counts(shape, kernel_size)
-    ordered = torch.view_as_complex(spectra).view(*frequencies_of(tile), shape[0], *counts, spectra.shape[2])
+    ordered = torch.view_as_complex(spectra).view(*_frequencies(tile), shape[0], *counts, spectra.shape[2])
     ordered = ordered.permute(*range(dims, 2 + 2 * dims), *range(dims))  # (B, *counts, C, *f)
     return torch.fft.irfftn(ordered, s=_rotate(tile), dim=_rotate(range(-dims, 0)))

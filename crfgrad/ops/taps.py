@@ -1,6 +1,6 @@
-"""Filters on the vertices of a lattice.
+r"""Filters on the vertices of a lattice.
 
-.. math:: T(g, x, W) = \\sum_v \\sum_n \\langle g_v, W_n x_{v + n} \\rangle
+.. math:: T(g, x, W) = \sum_v \sum_n \langle g_v, W_n x_{v + n} \rangle
 
 with values g (V + 1, C_out) and x (V + 1, C_in), and a matrix at each tap, W (taps, C_out, C_in). ``neighbours``
 (taps, V + 1) has the number of the vertex v + n, or V where there is none: the values of V are 0. Taps 2k + 1 and
@@ -127,9 +127,7 @@ def lattice_blur(values: Tensor, axes: Tensor, paths: Tensor, linked: Tensor, tr
     return values
 
 
-def _blur_transposed(
-    values: Tensor, axes: Tensor, paths: Tensor, linked: Tensor, transposed: bool
-) -> Tensor:
+def _blur_transposed(values: Tensor, axes: Tensor, paths: Tensor, linked: Tensor, transposed: bool) -> Tensor:
     blurred: Tensor = lattice_blur(values, axes, paths, linked, not transposed)
     return blurred
 

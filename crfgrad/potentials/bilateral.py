@@ -113,7 +113,9 @@ class BilateralPotential(_LatticePotential, FreePotential):
         # a buffer, saved with the filters: they mean nothing without their widths
         self.register_buffer("sigma", _widths(sigma_xy, sigma_rgb, image_channels))
         kernel = strength * self.gaussian[:, None, None] * potts(num_classes)
-        self.start(kernel, unit=len(self.gaussian) / float(self.gaussian.sum()))  # D divides by what Gaussian taps bring
+        self.start(
+            kernel, unit=len(self.gaussian) / float(self.gaussian.sum())
+        )  # D divides by what Gaussian taps bring
 
     sigma: Tensor
 

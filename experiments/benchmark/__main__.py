@@ -21,6 +21,7 @@ PACKAGES = ("torch", "numpy", "numba", "pydensecrf2", "entmax")
 def machine() -> dict[str, str]:
     """What was measured with."""
     found = {"CPU": _processor(), "cores": str(os.cpu_count()), "threads": str(torch.get_num_threads())}
+    found["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "not set")
     found["Python"] = platform.python_version()
     for package in PACKAGES:
         try:

@@ -12,19 +12,18 @@ import numpy as np
 import torch
 
 Task = Callable[[], Any]
-PAUSE = 0.03  # seconds
 
 
 def interleaved(contestants: Mapping[str, Task], repetitions: int, warm_up: int = 1) -> dict[str, list[float]]:
     """Seconds of each call: every contestant once, then every contestant again, and so on.
 
-    What slows the machine for a while then slows all of them, and leaves their ratios alone. Before each call is a
-    pause: threads of torch go on spinning after its operations, and would take a core from the next contestant.
+    What slows the machine for a while then slows all of them, and leaves their ratios alone. Without
+    OMP_WAIT_POLICY=passive threads of torch go on spinning after its operations, and take a core from the next
+    contestant.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for repetition in range(warm_up + repetitions):
         for name, task in contestants.items():
-            time.sleep(PAUSE)
             started = time.perf_counter()
             task()
             if repetition >= warm_up:

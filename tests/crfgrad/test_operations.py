@@ -148,7 +148,10 @@ def gradient_cases() -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...
         "wide spatial filter": (filtered, (differentiable(1, 4, 3, 1), differentiable(1, 1, 7, 7))),
         "spatial filter of each label": (filtered, (differentiable(1, 4, 3, 2), differentiable(1, 1, 3, 3))),
         "projection": (lambda x: rows.project(x, leak=0.1), (differentiable(5, 4),)),
-        "projection of a step": (lambda x, g: rows.project_step(x, g, 0.5), (differentiable(5, 4), differentiable(5, 4))),
+        "projection of a step": (
+            lambda x, g: rows.project_step(x, g, 0.5),
+            (differentiable(5, 4), differentiable(5, 4)),
+        ),
         "softmax": (lambda x: rows.softmax(x, factor=-2.0), (differentiable(5, 4),)),
     }
 

@@ -1,18 +1,15 @@
 """Networks with a CRF behind them: exported for images of any size, and trained when compiled."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from crfgrad import CRF
-from lightning_modules import SegmentationModule
 from lightning_modules.networks import SMPNetwork
 from tests.crfgrad.test_tracing import needs_compiler
-from tests.lightning_modules.test_segmentation import POTENTIALS, Streets, TinyNetwork
+from tests.lightning_modules.test_segmentation import Streets, build, crf, trainer
 
 
 class Refined(nn.Module):
@@ -52,14 +49,13 @@ def test_a_network_that_pads_is_exported_for_images_of_any_size(strict: bool, tm
 def test_a_compiled_module_trains(tmp_path: Path) -> None:
     losses = []
     for compiled in (False, True):
-        pl.seed_everything(0)
+        torch.manual_seed(0)
         torch._dynamo.reset()
-        module = SegmentationModule(8, TinyNetwork, head=partial(CRF, potentials=POTENTIALS))
+        module = build(head=crf)
         if compiled:
             module.compile()
-        trainer = pl.Trainer(
-            max_epochs=1, default_root_dir=tmp_path, logger=False, enable_checkpointing=False, accelerator="cpu"
-        )
-        trainer.fit(module, Streets(num_workers=0))
-        losses.append(float(trainer.callback_metrics["train/loss"]))
+        training = trainer(tmp_path, max_epochs=1)
+        training.fit(module, Streets())
+        losses.append(float(training.callback_metrics["train/loss"]))
+        assert training.callback_metrics["val/miou"] >= 0
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
