@@ -1,15 +1,11 @@
 """The separable blur of a lattice: compiled twin of ``crfgrad.ops.taps.lattice_blur``."""
 
-from typing import Any
-
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.core import cgutils
 from torch import Tensor
 
 from crfgrad.kernels.parallel import exact, kernel, run
-from crfgrad.kernels.vectors import Code, Parts, Rows, in_registers, row_parts
+from crfgrad.kernels.vectors import Array, Code, Columns, Parts, Value, Variable, in_registers, row_parts
 
 AHEAD = 16  # rows that are asked for before they are needed: chains jump through memory
 
@@ -97,47 +93,38 @@ def _blur(
     while stop < len(path) and path[stop] >= 0:
         stop += 1
     if start < stop:
-        _blur_rows(parts, values, path, centre, side, AHEAD, out, start, stop)
+        _blur_rows(parts, values, path, centre, side, out, start, stop)
 
 
 @in_registers
 def _blur_rows(
     code: Code,
-    values: Rows,
-    path: Any,
-    centre: ir.Value,
-    side: ir.Value,
-    ahead: ir.Value,
-    out: Rows,
-    start: ir.Value,
-    stop: ir.Value,
+    parts: Columns,
+    values: Array,
+    path: Array,
+    centre: Value,
+    side: Value,
+    out: Array,
+    start: Value,
+    stop: Value,
 ) -> None:
     """``_blur``, with the rows before and after in registers."""
-    builder = code.builder
-    centre, side = code.spread(centre, values.vector), code.spread(side, values.vector)
-    zeros = values.zeros()
-    last = builder.sub(stop, stop.type(1))
+    zeros, last = parts.zeros(values.place(start)), stop - 1
 
-    def look(place: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The vertex at a place of the path, and whether it goes on with a chain."""
-        entry = code.entry(path, place)
-        return builder.xor(entry, builder.ashr(entry, entry.type(63))), builder.icmp_signed(">=", entry, entry.type(0))
+    def at_most(place: Value) -> Value:
+        return (place < last).choose(place, last)
 
-    def at_most(place: ir.Value) -> ir.Value:
-        return builder.select(builder.icmp_signed("<", place, last), place, last)
+    def vertex(place: Value) -> Value:
+        return path[place] ^ (path[place] >> 63)
 
-    vertex = code.variable(look(start)[0])
-    befores, rows = [code.variable(zero) for zero in zeros], [code.variable(x) for x in values.load(look(start)[0])]
-    with cgutils.for_range_slice(builder, start, stop, stop.type(1), inc=True) as (place, _):
-        following, goes_on = look(at_most(builder.add(place, place.type(1))))
-        goes_on = builder.and_(goes_on, builder.icmp_signed("<", place, last))
-        values.fetch(look(at_most(builder.add(place, ahead)))[0])
-        afters = values.load(following)
-        given = []
-        for row, before, after, zero in zip(rows, befores, afters, zeros, strict=True):
-            sides = builder.fadd(builder.load(before), builder.select(goes_on, after, zero))
-            given.append(code.multiply_add(side, sides, builder.fmul(centre, builder.load(row))))
-            builder.store(builder.select(goes_on, builder.load(row), zero), before)
-            builder.store(after, row)
-        out.store(builder.load(vertex), given)
-        builder.store(following, vertex)
+    before, row = Variable(zeros), Variable(parts.load(values.place(vertex(start))))
+    with code.loop(stop - start) as n:
+        place = start + n
+        following = at_most(place + 1)
+        goes_on = (place < last) & (path[following] > -1)
+        code.fetch(values.place(vertex(at_most(place + AHEAD))))
+        after = parts.load(values.place(vertex(following)))
+        sides = before.value + goes_on.choose(after, zeros)
+        parts.store(out.place(vertex(place)), side * sides + centre * row.value)
+        before.value = goes_on.choose(row.value, zeros)
+        row.value = after

@@ -1,15 +1,11 @@
 """Compiled twins of ``crfgrad.ops.interpolation``."""
 
-from typing import Any
-
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.core import cgutils
 from torch import Tensor
 
 from crfgrad.kernels.parallel import exact, kernel, ranges, run
-from crfgrad.kernels.vectors import Code, Parts, Rows, in_registers, row_parts
+from crfgrad.kernels.vectors import Array, Code, Columns, Parts, Value, in_registers, row_parts
 
 
 def splat(
@@ -29,9 +25,9 @@ def splat(
             _scatter(part, rows, weights, places, out, 0, len(rows))
     else:
         out = np.empty(shape, rows.dtype)
-        given = entries.numpy(), sources.numpy(), starts.numpy()
+        given = weights.reshape(-1), entries.numpy(), sources.numpy(), starts.numpy()
         for part in row_parts(shape[1]):
-            run(_collect, vertices, part, rows, weights, *given, out)
+            run(_collect, vertices, part, rows, *given, out)
     return torch.from_numpy(out)
 
 
@@ -61,14 +57,14 @@ def _scatter(
 
 
 @in_registers
-def _scatter_row(code: Code, values: Rows, weights: Rows, corners: Any, out: Rows, i: ir.Value) -> None:
+def _scatter_row(
+    code: Code, parts: Columns, values: Array, weights: Array, corners: Array, out: Array, i: Value
+) -> None:
     """Adds weight * pixel i to its corners."""
-    row = values.load(i)
-    with cgutils.for_range(code.builder, weights.size(1)) as loop:
-        corner = code.entry(corners, i, loop.index)
-        weight = code.spread(code.entry(weights.array, i, loop.index), out.vector)
-        before = out.load(corner)
-        out.store(corner, [code.multiply_add(weight, x, y) for x, y in zip(row, before, strict=True)])
+    row = parts.load(values.place(i))
+    with code.loop(weights.size(1)) as k:
+        corner = out.place(corners[i, k])
+        parts.store(corner, weights[i, k] * row + parts.load(corner))
 
 
 @exact
@@ -90,23 +86,23 @@ def _collect(
 @in_registers
 def _collect_row(
     code: Code,
-    values: Rows,
-    weights: Rows,
-    entries: Any,
-    sources: Any,
-    begin: ir.Value,
-    end: ir.Value,
-    out: Rows,
-    vertex: ir.Value,
+    parts: Columns,
+    values: Array,
+    weights: Array,
+    entries: Array,
+    sources: Array,
+    begin: Value,
+    end: Value,
+    out: Array,
+    vertex: Value,
 ) -> None:
     """Row of a vertex: the sum of weight * pixel over its entries."""
-    builder = code.builder
 
-    def term(k: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        place = builder.add(begin, k)
-        return code.entry(weights.array, code.entry(entries, place)), values.load(code.entry(sources, place))
+    def term(k: Value) -> tuple[list[Value], Value]:
+        return [weights[entries[begin + k]]], parts.load(values.place(sources[begin + k]))
 
-    out.store(vertex, code.sums(out.zeros(), builder.sub(end, begin), term))
+    place = out.place(vertex)
+    parts.store(place, code.sums([parts.zeros(place)], end - begin, term)[0])
 
 
 @exact
@@ -118,13 +114,16 @@ def _interpolate(
 
 
 @in_registers
-def _interpolate_row(code: Code, values: Rows, weights: Rows, corners: Any, out: Rows, i: ir.Value) -> None:
+def _interpolate_row(
+    code: Code, parts: Columns, values: Array, weights: Array, corners: Array, out: Array, i: Value
+) -> None:
     """Row of pixel i: the sum of weight * value over its corners."""
 
-    def term(k: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        return code.entry(weights.array, i, k), values.load(code.entry(corners, i, k))
+    def term(k: Value) -> tuple[list[Value], Value]:
+        return [weights[i, k]], parts.load(values.place(corners[i, k]))
 
-    out.store(i, code.sums(out.zeros(), weights.size(1), term))
+    place = out.place(i)
+    parts.store(place, code.sums([parts.zeros(place)], weights.size(1), term)[0])
 
 
 @kernel
@@ -136,11 +135,10 @@ def _products(
 
 
 @in_registers
-def _products_row(code: Code, pixels: Rows, vertices: Rows, corners: Any, out: Rows, i: ir.Value) -> None:
+def _products_row(
+    code: Code, parts: Columns, pixels: Array, vertices: Array, corners: Array, out: Array, i: Value
+) -> None:
     """Adds the inner products of pixel i with its corners."""
-    row = pixels.load_once(i)
-    with cgutils.for_range(code.builder, out.size(1)) as loop:
-        lanes = code.product(row, vertices.load(code.entry(corners, i, loop.index)))
-        product = code.over_lanes(code.builder.fadd, [lanes])
-        place = code.builder.gep(out.pointer(i), [loop.index])
-        code.builder.store(code.builder.fadd(code.builder.load(place), product), place)
+    row = parts.once(parts.load(pixels.place(i)))
+    with code.loop(out.size(1)) as k:
+        out[i, k] = out[i, k] + (row * parts.load(vertices.place(corners[i, k]))).sum()

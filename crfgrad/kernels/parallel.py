@@ -18,12 +18,14 @@ import torch
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles a kernel; sums may be reordered, NaN and infinity keep their meaning."""
-    return _kept(numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})(function))
+    return _kept(
+        numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})(function)
+    )
 
 
 def exact(function: Callable[..., Any]) -> Any:
     """Compiles a kernel that must round as torch does."""
-    return _kept(numba.njit(nogil=True, cache=True)(function))
+    return _kept(numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
 def _kept(dispatcher: Any) -> Any:

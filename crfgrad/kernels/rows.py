@@ -10,22 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import types
 from numba.extending import overload
 from torch import Tensor
 
-from crfgrad.kernels.parallel import exact, kernel, run
+from crfgrad.kernels.parallel import kernel, run
+from crfgrad.kernels.turning import turn, turn_back
 from crfgrad.ops.rows import moved, without
-from crfgrad.kernels.vectors import LANES, Code, Parts, Rows, in_registers, row_parts
 
 BLOCK = 64  # rows
-TOGETHER = 8  # vectors of a row
 
 
-def project_rows(
-    x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | None, leak: float
-) -> Tensor:
+def project_rows(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | None, leak: float) -> Tensor:
     """See ``crfgrad.ops.rows.simplex_project``."""
     return _by_rows(_project, [moved(x, gradient, step, excluded)], leak)
 
@@ -37,11 +33,7 @@ def project_rows_jacobian(grad: Tensor, projected: Tensor, leak: float, transpos
 
 def softmax_rows(x: Tensor, excluded: Tensor | None, factor: float) -> Tensor:
     """See ``crfgrad.ops.rows.simplex_softmax``."""
-    x = without(x, excluded, factor)
-    parts = row_parts(x.shape[-1], TOGETHER) if x.shape[-1] >= LANES else []
-    if len(parts) == 1 and x.dtype == torch.float32:
-        return _by_rows(lambda *given: _softmax_rows(parts[0], *given), [x], factor)
-    return _by_rows(_softmax_columns, [x], factor)
+    return _by_rows(_softmax, [without(x, excluded, factor)], factor)
 
 
 def softmax_rows_gradient(grad: Tensor, probability: Tensor, factor: float) -> Tensor:
@@ -59,32 +51,10 @@ def _by_rows(function: Callable[..., Any], inputs: list[Tensor], factor: float) 
 
 
 @kernel
-def _turn(rows: np.ndarray, begin: int, count: int, out: np.ndarray) -> None:
-    """Rows ``begin`` and on become columns: (rows, L) -> (L, BLOCK); the last row fills a block that is not full."""
+def _block(begin: int, stop: int, rows: np.ndarray) -> None:
+    """Lists rows ``begin`` and on; the last row fills a block that is not full."""
     for lane in range(BLOCK):
-        row = begin + min(lane, count - 1)
-        for label in range(rows.shape[1]):
-            out[label, lane] = rows[row, label]
-
-
-@kernel
-def _turn_back(columns: np.ndarray, begin: int, count: int, out: np.ndarray) -> None:
-    """Columns (L, BLOCK) become rows ``begin`` and on."""
-    for lane in range(count):
-        for label in range(out.shape[1]):
-            out[begin + lane, label] = columns[label, lane]
-
-
-@kernel
-def _less_maximum(columns: np.ndarray, largest: np.ndarray) -> None:
-    """Subtracts the largest entry of each column."""
-    largest[:] = columns[0]
-    for label in range(1, len(columns)):
-        for lane in range(BLOCK):
-            largest[lane] = max(largest[lane], columns[label, lane])
-    for label in range(len(columns)):
-        for lane in range(BLOCK):
-            columns[label, lane] -= largest[lane]
+        rows[lane] = min(begin + lane, stop - 1)
 
 
 @kernel
@@ -95,20 +65,19 @@ def _project(x: np.ndarray, leak: float, out: np.ndarray, start: int, stop: int)
     it implies, until nothing changes; that is exact, and needs no sorting.
     """
     zero, one = x.dtype.type(0), x.dtype.type(1)
-    columns = np.empty((x.shape[1], BLOCK), x.dtype)
-    threshold, total, size, before, wrong = np.empty((5, BLOCK), x.dtype)
+    rows, columns = np.empty(BLOCK, np.int64), np.empty((x.shape[1], BLOCK), x.dtype)
+    threshold, total, size = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    before, wrong = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     for begin in range(start, stop, BLOCK):
-        count = min(BLOCK, stop - begin)
-        _turn(x, begin, count, columns)
-        _less_maximum(columns, total)
-        _mark_wrong(columns, wrong)
+        _block(begin, stop, rows)
+        turn(x, rows, columns)
+        _less_largest(columns, total, wrong)
         threshold[:] = -1
         size[:] = 0
         changed = True
         while changed:
-            before[:] = size
-            total[:] = -1
-            size[:] = 0
+            for lane in range(BLOCK):
+                before[lane], total[lane], size[lane] = size[lane], -one, zero
             for label in range(len(columns)):
                 for lane in range(BLOCK):
                     inside = columns[label, lane] > threshold[lane]
@@ -124,15 +93,20 @@ def _project(x: np.ndarray, leak: float, out: np.ndarray, start: int, stop: int)
                 distance = columns[label, lane] - threshold[lane]
                 below = leak * distance if distance > -np.inf else zero
                 columns[label, lane] = (distance if distance > 0 else below) + wrong[lane]
-        _turn_back(columns, begin, count, out)
+        turn_back(columns, rows, out)
 
 
 @kernel
-def _mark_wrong(columns: np.ndarray, wrong: np.ndarray) -> None:
-    """NaN for columns that hold NaN after their maximum was subtracted, and 0 for others."""
+def _less_largest(columns: np.ndarray, largest: np.ndarray, wrong: np.ndarray) -> None:
+    """Subtracts the largest entry of each column; ``wrong`` becomes NaN where there is NaN then, and 0 elsewhere."""
+    largest[:] = -np.inf
+    for label in range(len(columns)):
+        for lane in range(BLOCK):
+            largest[lane] = max(largest[lane], columns[label, lane])
     wrong[:] = 0
     for label in range(len(columns)):
         for lane in range(BLOCK):
+            columns[label, lane] -= largest[lane]
             value = columns[label, lane]
             wrong[lane] += value if value != value else columns.dtype.type(0)
 
@@ -172,40 +146,29 @@ def _jacobian_transposed(
             out[i, label] = (one if inside else outside) * grad[i, label] - (mean if inside else zero)
 
 
-@exact  # the exponential relies on how sums are rounded
-def _softmax_rows(parts: Parts, x: np.ndarray, factor: float, out: np.ndarray, start: int, stop: int) -> None:
-    for i in range(start, stop):
-        _softmax_row(parts, x, factor, out, i)
-
-
-@in_registers
-def _softmax_row(code: Code, x: Rows, factor: ir.Value, out: Rows, i: ir.Value) -> None:
-    builder = code.builder
-    spread = code.spread(factor, x.vector)
-    row = [builder.fmul(spread, vector) for vector in x.load(i)]
-    largest = code.spread(code.over_lanes(code.larger, row), x.vector)
-    terms = [code.exp(builder.fsub(vector, largest)) for vector in row]
-    total = code.over_lanes(builder.fadd, x.once(terms))
-    inverse = code.spread(builder.fdiv(ir.Constant(total.type, 1.0), total), x.vector)
-    out.store(i, [builder.fmul(term, inverse) for term in terms])
-
-
 @kernel
-def _softmax_columns(x: np.ndarray, factor: float, out: np.ndarray, start: int, stop: int) -> None:
-    columns = np.empty((x.shape[1], BLOCK), x.dtype)
-    total = np.empty(BLOCK, x.dtype)
+def _softmax(x: np.ndarray, factor: float, out: np.ndarray, start: int, stop: int) -> None:
+    rows, columns = np.empty(BLOCK, np.int64), np.empty((x.shape[1], BLOCK), x.dtype)
+    largest, total = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     for begin in range(start, stop, BLOCK):
-        count = min(BLOCK, stop - begin)
-        _turn(x, begin, count, columns)
-        columns *= factor
-        _less_maximum(columns, total)
+        _block(begin, stop, rows)
+        turn(x, rows, columns)
+        largest[:] = -np.inf
+        for label in range(len(columns)):
+            for lane in range(BLOCK):
+                columns[label, lane] *= factor
+                largest[lane] = max(largest[lane], columns[label, lane])
         total[:] = 0
         for label in range(len(columns)):
             for lane in range(BLOCK):
-                columns[label, lane] = _exp(columns[label, lane])
+                columns[label, lane] = _exp(columns[label, lane] - largest[lane])
                 total[lane] += columns[label, lane]
-        columns /= total
-        _turn_back(columns, begin, count, out)
+        for lane in range(BLOCK):
+            total[lane] = 1 / total[lane]
+        for label in range(len(columns)):
+            for lane in range(BLOCK):
+                columns[label, lane] *= total[lane]
+        turn_back(columns, rows, out)
 
 
 @kernel

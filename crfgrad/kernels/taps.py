@@ -1,15 +1,11 @@
 """Filters of a lattice whose taps are numbers: compiled twins of those in ``crfgrad.ops.taps``."""
 
-from typing import Any
-
 import numpy as np
 import torch
-from llvmlite import ir
-from numba.core import cgutils
 from torch import Tensor
 
 from crfgrad.kernels.parallel import exact, kernel, run
-from crfgrad.kernels.vectors import Code, Parts, Rows, in_registers, row_parts
+from crfgrad.kernels.vectors import Array, Code, Columns, Parts, Value, in_registers, row_parts
 
 LINE = 16  # neighbours in a line of the cache
 BLOCK = 1024  # vertices whose products are summed up by themselves
@@ -25,7 +21,7 @@ def filter_numbers(values: Tensor, weights: Tensor, neighbours: Tensor) -> Tenso
 
 
 def filter_numbers_gradient(grad: Tensor, values: Tensor, neighbours: Tensor) -> Tensor:
-    """See ``crfgrad.ops.taps.lattice_filter_numbers_gradient``."""
+    """See ``crfgrad.ops.taps.lattice_filter_numbers_gradient``: the threads' parts are added up."""
     rows = values.numpy()
     total = np.zeros(len(neighbours))
     for part in row_parts(rows.shape[1]):
@@ -45,25 +41,34 @@ def _filter(
 ) -> None:
     for vertex in range(start, stop):
         if vertex % LINE == 0:
-            _fetch_column(parts, neighbours, vertex + 4 * LINE)
+            _fetch_column(neighbours, vertex + 4 * LINE)
         _filter_row(parts, values, weights, neighbours, out, vertex)
 
 
 @in_registers
-def _fetch_column(code: Code, neighbours: Any, vertex: ir.Value) -> None:
+def _fetch_column(code: Code, neighbours: Array, vertex: Value) -> None:
     """Asks for the neighbours of some later vertices: the processor does not foresee reading so many rows at once."""
-    with cgutils.for_range(code.builder, code.size(neighbours, 0)) as loop:
-        code.fetch(code.place(neighbours, loop.index, vertex))
+    with code.loop(neighbours.size()) as tap:
+        code.fetch(neighbours.place(tap, vertex))
 
 
 @in_registers
-def _filter_row(code: Code, values: Rows, weights: Any, neighbours: Any, out: Rows, vertex: ir.Value) -> None:
+def _filter_row(
+    code: Code,
+    parts: Columns,
+    values: Array,
+    weights: Array,
+    neighbours: Array,
+    out: Array,
+    vertex: Value,
+) -> None:
     """Row of a vertex: the sum over the taps of weight * neighbour."""
 
-    def term(tap: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-        return code.entry(weights, tap), values.load(code.entry(neighbours, tap, vertex))
+    def term(tap: Value) -> tuple[list[Value], Value]:
+        return [weights[tap]], parts.load(values.place(neighbours[tap, vertex]))
 
-    out.store(vertex, code.sums(out.zeros(), code.size(weights, 0), term))
+    place = out.place(vertex)
+    parts.store(place, code.sums([parts.zeros(place)], weights.size(), term)[0])
 
 
 @kernel
@@ -82,7 +87,7 @@ def _filter_weights(
         sums[:] = 0
         for vertex in range(begin, min(begin + BLOCK, stop)):
             if vertex % LINE == 0:
-                _fetch_column(parts, neighbours, vertex + 4 * LINE)
+                _fetch_column(neighbours, vertex + 4 * LINE)
             _filter_weights_row(parts, grad, values, neighbours, sums, vertex)
         for tap in range(len(total)):
             total[tap] += sums[tap].sum()
@@ -91,13 +96,17 @@ def _filter_weights(
 
 @in_registers
 def _filter_weights_row(
-    code: Code, grad: Rows, values: Rows, neighbours: Any, sums: Rows, vertex: ir.Value
+    code: Code,
+    parts: Columns,
+    grad: Array,
+    values: Array,
+    neighbours: Array,
+    sums: Array,
+    vertex: Value,
 ) -> None:
     """Adds, for each tap, the products of the gradient at a vertex with the neighbour, lane by lane."""
-    row = grad.load_once(vertex)
-    with cgutils.for_range(code.builder, code.size(neighbours, 0)) as loop:
-        product = code.product(row, values.load(code.entry(neighbours, loop.index, vertex)))
-        place = code.builder.bitcast(sums.pointer(loop.index), sums.vector.as_pointer())
-        before = code.builder.load(place)
-        before.align = 4
-        code.builder.store(code.builder.fadd(before, product), place, align=4)
+    row, lanes = parts.once(parts.load(grad.place(vertex))), code.columns(parts.lanes)
+    with code.loop(neighbours.size()) as tap:
+        products = row * parts.load(values.place(neighbours[tap, vertex]))
+        total = sums.place(tap)
+        lanes.store(total, lanes.load(total) + products.folded())

@@ -1,245 +1,313 @@
-"""Rows of values held in vector registers while kernels work on them.
+"""Innermost loops on numbers in vector registers, which numba does not have: Python that writes LLVM's language.
 
-Numba has no arrays in registers, so the innermost loops are written in LLVM's language. A row of C values is
-loaded as a few vectors of the same length, the last of which begins early enough to end with the row: it may
-repeat columns of the one before. So rows need no padding, and no loop over what is left.
+A row of C numbers is loaded as a few vectors of the same length, the last of which begins early enough to end with
+the row: it may repeat columns of the one before. So rows need no padding, and no loop over what is left.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, reduce
 from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-LANES = 8  # numbers in the longest vector
-TOGETHER = 4  # vectors that are worked on at the same time
+_chosen = numba.config.CPU_FEATURES  # type: ignore[attr-defined]
+_FEATURES = (get_host_cpu_features() if _chosen is None else _chosen).split(",")
+REGISTER = 64 if "+avx512f" in _FEATURES else 32 if "+avx" in _FEATURES else 16
+"""Bytes in a vector register."""
 
 Parts = tuple[tuple[int, ...], ...]
-"""The columns of each vector of a part of a row; kernels are compiled for how many and how long they are."""
+"""The columns of each vector of a row, or of a part of it; kernels are compiled for how many and how long they are."""
 
 
-@lru_cache(maxsize=64)
-def row_parts(channels: int, together: int = TOGETHER) -> list[Parts]:
-    """Vectors that cover the columns of a row, in parts of up to ``together``."""
-    lanes = LANES
-    while lanes > channels:
+def lanes_of(dtype: np.dtype) -> int:
+    """How many numbers fill a register, at least four."""
+    return max(4, REGISTER // dtype.itemsize)
+
+
+@lru_cache
+def row_parts(columns: int, lanes: int = 8, together: int = 4) -> list[Parts]:
+    """Vectors of at most ``lanes`` numbers that cover the columns of a row, in parts of at most ``together``."""
+    while lanes > columns:
         lanes //= 2
-    starts = [min(start, channels - lanes) for start in range(0, channels, lanes)]
+    starts = [min(start, columns - lanes) for start in range(0, columns, lanes)]
     vectors = [tuple(range(start, start + lanes)) for start in starts]
     count = -(-len(vectors) // together)
     ends = [len(vectors) * part // count for part in range(count + 1)]
     return [tuple(vectors[begin:end]) for begin, end in pairwise(ends)]
 
 
-class Rows:
-    """Rows of a contiguous array (rows, C), or its vector-sized part."""
+class Value:
+    """A number, a row of numbers as some vectors, or a place in memory, while code is written.
 
-    def __init__(self, code: "Code", array: Any, kind: Any, parts: ir.Value, parts_kind: Any) -> None:
-        self.code, self.builder = code, code.builder
-        self.array = code.context.make_array(kind)(code.context, code.builder, array)
-        vectors = cgutils.unpack_tuple(self.builder, parts, parts_kind.count)
-        self.starts = [self.builder.extract_value(vector, 0) for vector in vectors]
-        self.vector = ir.VectorType(self.array.data.type.pointee, parts_kind.dtype.count)
+    Arithmetic writes instructions; a number meets each number of a row. Products are rounded together with sums
+    where the processor can. Integers have 64 bits.
+    """
 
-    def size(self, axis: int) -> ir.Value:
+    def __init__(self, builder: Any, vectors: Iterable[ir.Value]) -> None:
+        self.builder, self.vectors = builder, list(vectors)
+
+    @property
+    def type(self) -> ir.Type:
+        """Of the number, or of each vector."""
+        return self.vectors[0].type
+
+    def alike(self, other: "Operand") -> "Value":
+        """A number in all places of a row like this one; a row as it is."""
+        if not isinstance(other, Value):
+            number = [other] * self.type.count if isinstance(self.type, ir.VectorType) else other
+            return Value(self.builder, [ir.Constant(self.type, number)] * len(self.vectors))
+        if not isinstance(self.type, ir.VectorType) or isinstance(other.type, ir.VectorType):
+            return other
+        undefined = ir.Constant(self.type, ir.Undefined)
+        lone = Value(self.builder, [self.builder.insert_element(undefined, other.vectors[0], ir.IntType(32)(0))])
+        return Value(self.builder, lone.shuffled(lone, [0] * self.type.count).vectors * len(self.vectors))
+
+    def _with(self, other: "Operand", name: str) -> "Value":
+        left, right = other.alike(self) if isinstance(other, Value) else self, self.alike(other)
+        if _is_real(left.type):
+            return left.map(lambda *pair: getattr(self.builder, "f" + name)(*pair, flags=("contract",)), right)
+        return left.map(getattr(self.builder, name), right)
+
+    def __add__(self, other: "Operand") -> "Value":
+        return self._with(other, "add")
+
+    def __sub__(self, other: "Operand") -> "Value":
+        return self._with(other, "sub")
+
+    def __mul__(self, other: "Operand") -> "Value":
+        return self._with(other, "mul")
+
+    def __xor__(self, other: "Operand") -> "Value":
+        return self._with(other, "xor")
+
+    def __and__(self, other: "Operand") -> "Value":
+        return self._with(other, "and_")
+
+    def __rshift__(self, other: "Operand") -> "Value":
+        return self._with(other, "ashr")
+
+    def __neg__(self) -> "Value":
+        return self.map(self.builder.fneg)
+
+    def __lt__(self, other: "Operand") -> "Value":
+        """Of integers."""
+        return self.map(lambda *pair: self.builder.icmp_signed("<", *pair), self.alike(other))
+
+    def __gt__(self, other: "Operand") -> "Value":
+        """Of integers."""
+        return self.alike(other) < self
+
+    def map(self, function: Callable[..., ir.Value], *others: "Value") -> "Value":
+        """A function of each vector, and of those of other rows."""
+        return Value(self.builder, map(function, self.vectors, *(other.vectors for other in others)))
+
+    def choose(self, yes: "Value", no: "Value") -> "Value":
+        """One thing if this is true, another if not."""
+        return yes.map(lambda *pair: self.builder.select(self.vectors[0], *pair), no)
+
+    def shuffled(self, other: "Value", order: Iterable[int]) -> "Value":
+        """Some of the numbers of two vectors."""
+        places = list(order)
+        index = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
+        return self.map(lambda *pair: self.builder.shuffle_vector(*pair, index), other)
+
+    def folded(self) -> "Value":
+        """The sum of the vectors of a row."""
+        return reduce(Value.__add__, (Value(self.builder, [vector]) for vector in self.vectors))
+
+    def sum(self) -> "Value":
+        """The sum of all numbers of a row, by halves."""
+        total = self.folded()
+        while total.type.count > 1:
+            half = total.type.count // 2
+            total = total.shuffled(total, range(half)) + total.shuffled(total, range(half, 2 * half))
+        return Value(self.builder, [self.builder.extract_element(total.vectors[0], ir.IntType(32)(0))])
+
+
+Operand = Value | int | float
+
+
+def _is_real(kind: ir.Type) -> bool:
+    return isinstance(getattr(kind, "element", kind), ir.FloatType | ir.DoubleType)
+
+
+class Array:
+    """An array of one or two dimensions whose rows are contiguous."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, value: ir.Value) -> None:
+        self.builder = builder
+        self.array = context.make_array(kind)(context, builder, value)
+        self.element = context.get_data_type(kind.dtype)
+        self.itemsize = context.get_abi_sizeof(self.element)
+
+    def size(self, axis: int = 0) -> Value:
         """How many rows or columns there are."""
-        return self.builder.extract_value(self.array.shape, axis)
+        return Value(self.builder, [self.builder.extract_value(self.array.shape, axis)])
 
-    def pointer(self, row: ir.Value) -> ir.Value:
-        """Where a row begins."""
-        return self.builder.gep(self.array.data, [self.builder.mul(row, self.size(1))])
+    def place(self, *index: Value) -> Value:
+        """Where a number or a row begins."""
+        builder, start = self.builder, self.array.data
+        if self.array.strides.type.count == 2:
+            step = builder.extract_value(self.array.strides, 0)  # in bytes
+            row = builder.gep(
+                builder.bitcast(start, ir.IntType(8).as_pointer()), (index[0] * Value(builder, [step])).vectors
+            )
+            start = builder.bitcast(row, start.type)
+            index = index[1:]
+        return Value(builder, [builder.gep(start, index[0].vectors) if index else start])
 
-    def load(self, row: ir.Value) -> list[ir.Value]:
-        """The vectors of a row."""
-        return self.load_from(self.pointer(row))
+    def __getitem__(self, index: Value | tuple[Value, Value]) -> Value:
+        """A number; integers with 64 bits."""
+        place = self.place(*index) if isinstance(index, tuple) else self.place(index)
+        number = self.builder.load(place.vectors[0])
+        if isinstance(number.type, ir.IntType) and number.type.width < 64:
+            number = self.builder.sext(number, ir.IntType(64))
+        return Value(self.builder, [number])
 
-    def load_from(self, pointer: ir.Value) -> list[ir.Value]:
-        """The vectors of a row that begins somewhere."""
-        vectors = [self.builder.load(place) for place in self._places(pointer)]
-        for vector in vectors:
-            vector.align = 4
-        return vectors
+    def numbers(self, count: int, *index: Value) -> list[Value]:
+        """Real numbers that follow each other."""
+        start = self.place(*index).vectors[0]
+        places = [self.builder.gep(start, [ir.IntType(64)(n)]) for n in range(count)]
+        return [Value(self.builder, [self.builder.load(place)]) for place in places]
 
-    def store(self, row: ir.Value, vectors: list[ir.Value]) -> None:
+    def __setitem__(self, index: tuple[Value, Value], number: Value) -> None:
+        """Writes a number."""
+        self.builder.store(number.vectors[0], self.place(*index).vectors[0])
+
+
+class Columns:
+    """The columns of a row that are worked on, see ``Parts``."""
+
+    def __init__(self, builder: Any, starts: list[ir.Value], lanes: int) -> None:
+        self.builder, self.starts, self.lanes = builder, starts, lanes
+
+    def _places(self, row: Value) -> list[ir.Value]:
+        (start,) = row.vectors
+        kind = ir.VectorType(start.type.pointee, self.lanes).as_pointer()
+        return [self.builder.bitcast(self.builder.gep(start, [one]), kind) for one in self.starts]
+
+    def load(self, row: Value) -> Value:
+        """The vectors of a row that begins at a place."""
+        return Value(self.builder, [self.builder.load(place, align=4) for place in self._places(row)])
+
+    def store(self, row: Value, value: Value) -> None:
         """Writes the vectors of a row."""
-        for vector, place in zip(vectors, self._places(self.pointer(row)), strict=True):
+        for place, vector in zip(self._places(row), value.vectors, strict=True):
             self.builder.store(vector, place, align=4)
 
-    def _places(self, pointer: ir.Value) -> list[ir.Value]:
-        kind = self.vector.as_pointer()
-        return [self.builder.bitcast(self.builder.gep(pointer, [start]), kind) for start in self.starts]
+    def zeros(self, place: Value) -> Value:
+        """A row of zeros, of the type that is at a place."""
+        kind = ir.VectorType(place.type.pointee, self.lanes)
+        return Value(self.builder, [ir.Constant(kind, [0.0] * self.lanes)] * len(self.starts))
 
-    def zeros(self) -> list[ir.Value]:
-        """A row of zeros."""
-        return [ir.Constant(self.vector, [0.0] * self.vector.count) for _ in self.starts]
+    def once(self, row: Value) -> Value:
+        """A row with 0 in place of what the vector before holds too."""
+        wide = ir.VectorType(ir.IntType(64), self.lanes)
+        lanes, kept = Value(self.builder, [ir.Constant(wide, list(range(self.lanes)))]), row.vectors[:1]
+        for n in range(1, len(self.starts)):
+            before, start = (Value(self.builder, [one]) for one in self.starts[n - 1 : n + 1])
+            repeated = (lanes < before + self.lanes - start).vectors[0]
+            zeros = ir.Constant(row.type, [0.0] * self.lanes)
+            kept.append(self.builder.select(repeated, zeros, row.vectors[n]))
+        return Value(self.builder, kept)
 
-    def load_once(self, row: ir.Value) -> list[ir.Value]:
-        """The vectors of a row, see ``once``."""
-        return self.once(self.load(row))
 
-    def once(self, vectors: list[ir.Value]) -> list[ir.Value]:
-        """A row with 0 in place of the columns that the vector before holds too."""
-        builder, wide = self.builder, ir.VectorType(ir.IntType(64), self.vector.count)
-        lanes, kept = ir.Constant(wide, list(range(wide.count))), vectors[:1]
-        for n in range(1, len(vectors)):
-            repeated = builder.sub(builder.add(self.starts[n - 1], ir.IntType(64)(wide.count)), self.starts[n])
-            new = builder.icmp_signed(">=", lanes, self.code.spread(repeated, wide))
-            kept.append(builder.select(new, vectors[n], self.zeros()[n]))
-        return kept
+class Variable:
+    """A value that changes in a loop."""
 
-    def fetch(self, row: ir.Value, writing: bool = False) -> None:
-        """Asks for a row that is needed soon."""
-        places = self._places(self.pointer(row))
-        step = max(1, 64 // (self.vector.count * (4 if self.vector.element == ir.FloatType() else 8)))
-        for place in {id(place): place for place in [*places[::step], places[-1]]}.values():
-            self.code.fetch(place, writing)
+    def __init__(self, value: Value) -> None:
+        self.builder = value.builder
+        self.places = [cgutils.alloca_once(self.builder, vector.type) for vector in value.vectors]
+        self.value = value
+
+    @property
+    def value(self) -> Value:
+        """As it is now."""
+        return Value(self.builder, map(self.builder.load, self.places))
+
+    @value.setter
+    def value(self, value: Value) -> None:
+        for vector, place in zip(value.vectors, self.places, strict=True):
+            self.builder.store(vector, place)
 
 
 class Code:
-    """Shorthands for generating code."""
+    """What a function that is decorated with ``in_registers`` writes."""
 
     def __init__(self, context: Any, builder: Any) -> None:
         self.context, self.builder = context, builder
 
-    def fetch(self, pointer: ir.Value, writing: bool = False) -> None:
+    def number(self, number: Operand) -> Value:
+        """An integer."""
+        return number if isinstance(number, Value) else Value(self.builder, [ir.IntType(64)(number)])
+
+    def columns(self, count: int) -> Columns:
+        """One vector."""
+        return Columns(self.builder, [ir.IntType(64)(0)], count)
+
+    @contextmanager
+    def loop(self, count: Operand) -> Iterator[Value]:
+        """What is written in this context happens for each index below a count."""
+        with cgutils.for_range(self.builder, self.number(count).vectors[0]) as loop:
+            yield Value(self.builder, [loop.index])
+
+    def sums(
+        self, totals: list[Value], count: Operand, term: Callable[[Value], tuple[list[Value], Value]]
+    ) -> list[Value]:
+        """Adds to each of the totals its number times the row, of each term k < count."""
+        variables = [Variable(total) for total in totals]
+        with self.loop(count) as k:
+            numbers, row = term(k)
+            for variable, number in zip(variables, numbers, strict=True):
+                variable.value = number * row + variable.value
+        return [variable.value for variable in variables]
+
+    def fetch(self, place: Value) -> None:
         """Asks for memory that is needed soon."""
         byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        self.builder.call(function, [self.builder.bitcast(pointer, byte), flag(int(writing)), flag(3), flag(1)])
+        self.builder.call(function, [self.builder.bitcast(place.vectors[0], byte), flag(0), flag(3), flag(1)])
 
-    def entry(self, array: Any, *index: ir.Value) -> ir.Value:
-        """A number of an array; integers as an index."""
-        number = self.builder.load(self.place(array, *index))
-        return number if isinstance(number.type, ir.FloatType | ir.DoubleType) else self.index(number)
-
-    def place(self, array: Any, *index: ir.Value) -> ir.Value:
-        """Where a number of an array of one or two dimensions is."""
-        offset = index[0]
-        if len(index) == 2:
-            offset = self.builder.add(self.builder.mul(offset, self.size(array, 1)), index[1])
-        return self.builder.gep(array.data, [offset])
-
-    def size(self, array: Any, axis: int) -> ir.Value:
-        """How long an array is along an axis."""
-        return self.builder.extract_value(array.shape, axis)
-
-    def variable(self, value: ir.Value) -> ir.Value:
-        """Where a value is kept that changes in a loop."""
-        place = cgutils.alloca_once(self.builder, value.type)
-        self.builder.store(value, place)
-        return place
-
-    def index(self, number: ir.Value) -> ir.Value:
-        """An integer as an index."""
-        return self.builder.sext(number, ir.IntType(64)) if number.type.width < 64 else number
-
-    def spread(self, number: ir.Value, vector: ir.Type) -> ir.Value:
-        """The same number in all lanes."""
-        lone = self.builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.IntType(32)(0))
-        same = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-        return self.builder.shuffle_vector(lone, ir.Constant(vector, ir.Undefined), same)
-
-    def multiply_add(self, left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
-        """Returns left * right + total, rounded once where the processor can."""
-        product = self.builder.fmul(left, right, flags=("contract",))
-        return self.builder.fadd(total, product, flags=("contract",))
-
-    def product(self, left: list[ir.Value], right: list[ir.Value]) -> ir.Value:
-        """Inner product of two rows, lane by lane."""
-        total = self.builder.fmul(left[0], right[0])
-        for x, y in zip(left[1:], right[1:], strict=True):
-            total = self.multiply_add(x, y, total)
-        return total
-
-    def over_lanes(self, function: Callable[[ir.Value, ir.Value], ir.Value], vectors: list[ir.Value]) -> ir.Value:
-        """Reduces vectors to one number, by halves."""
-        vector = reduce(function, vectors)
-        while vector.type.count > 1:
-            half = vector.type.count // 2
-            kind = ir.VectorType(ir.IntType(32), half)
-            sides = ir.Constant(kind, [*range(half)]), ir.Constant(kind, [*range(half, 2 * half)])
-            vector = function(*(self.builder.shuffle_vector(vector, vector, side) for side in sides))
-        return self.builder.extract_element(vector, ir.IntType(32)(0))
-
-    def larger(self, left: ir.Value, right: ir.Value) -> ir.Value:
-        """The larger of two numbers, lane by lane."""
-        return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
-
-    def exp(self, x: ir.Value) -> ir.Value:
-        """Exponential of float32 <= 0: 2^n e^r with |r| <= ln(2) / 2, and a polynomial for e^r.
-
-        The smallest normal number below -87, and 0 of minus infinity.
-        """
-        builder, bits = self.builder, ir.VectorType(ir.IntType(32), x.type.count)
-
-        def same(number: float) -> ir.Value:
-            return ir.Constant(x.type, [_float32(number)] * x.type.count)
-
-        low = builder.select(builder.fcmp_ordered("<", x, same(-87)), same(-87), x)
-        rounding = 1.5 * 2**23  # adding it leaves n in the last bits
-        shifted = self.multiply_add(low, same(1 / math.log(2)), same(rounding))
-        n = builder.fsub(shifted, same(rounding))
-        r = self.multiply_add(n, same(-0.693359375), low)
-        r = self.multiply_add(n, same(2.12194440e-4), r)  # ln(2) in two parts
-        series = same(1 / 5040)
-        for divisor in (720, 120, 24, 6, 2, 1, 1):
-            series = self.multiply_add(series, r, same(1 / divisor))
-        exponent = builder.shl(builder.bitcast(shifted, bits), ir.Constant(bits, [23] * x.type.count))
-        power = builder.add(exponent, ir.Constant(bits, [127 << 23] * x.type.count))
-        value = builder.fmul(series, builder.bitcast(power, x.type))
-        return builder.select(builder.fcmp_ordered("==", x, same(-math.inf)), same(0), value)
-
-    def sums(
-        self, start: list[ir.Value], count: ir.Value, terms: Callable[[ir.Value], tuple[ir.Value, list[ir.Value]]]
-    ) -> list[ir.Value]:
-        """Adds number times vectors to vectors, for each k < count."""
-        places = [self.variable(vector) for vector in start]
-        with cgutils.for_range(self.builder, count) as loop:
-            number, vectors = terms(loop.index)
-            factor = self.spread(number, vectors[0].type)
-            for vector, place in zip(vectors, places, strict=True):
-                self.builder.store(self.multiply_add(factor, vector, self.builder.load(place)), place)
-        return [self.builder.load(place) for place in places]
-
-
-def _float32(number: float) -> float:
-    return float(np.float32(number))
+    def seen(self, kind: Any, value: ir.Value) -> Any:
+        """An argument of a kernel: arrays, columns (of ``Parts``), numbers, constants and tuples of these."""
+        if isinstance(kind, types.Literal):
+            return kind.literal_value
+        if isinstance(kind, types.Array):
+            return Array(self.context, self.builder, kind, value)
+        if isinstance(kind, types.UniTuple | types.Tuple):
+            entries = cgutils.unpack_tuple(self.builder, value, len(kind))
+            if isinstance(kind, types.UniTuple) and isinstance(kind.dtype, types.UniTuple):
+                starts = [self.builder.extract_value(entry, 0) for entry in entries]
+                return Columns(self.builder, starts, len(kind.dtype))
+            return tuple(self.seen(*pair) for pair in zip(kind.types, entries, strict=True))
+        if isinstance(kind, types.Integer):
+            value = self.context.cast(self.builder, value, kind, types.int64)
+        return Value(self.builder, [value])
 
 
 def in_registers(generate: Callable[..., None]) -> Any:
-    """A function for kernels, ``f(parts, *arguments)``, from what generates its code.
+    """A function for kernels from one that writes its code, and receives ``Code`` and the arguments."""
 
-    ``generate`` receives ``Code`` and the arguments: arrays of floats of two dimensions
-    as ``Rows``, other arrays as numba's, and indices as 64-bit integers.
-    """
-
-    def typed(typing: Any, parts: Any, *kinds: Any) -> tuple[Any, Callable[..., ir.Value]]:
-        def code(context: Any, builder: Any, _: Any, args: Any) -> ir.Value:
-            writer = Code(context, builder)
-            pairs = zip(kinds, args[1:], strict=True)
-            generate(writer, *(_seen(writer, kind, value, args[0], parts) for kind, value in pairs))
+    def typed(typing: Any, *kinds: Any) -> tuple[Any, Callable[..., ir.Value]]:
+        def write(context: Any, builder: Any, _: Any, args: Any) -> ir.Value:
+            code = Code(context, builder)
+            generate(code, *map(code.seen, kinds, args))
             return context.get_dummy_value()
 
-        return types.void(parts, *kinds), code
+        return types.void(*kinds), write
 
-    names = ["typing", "parts", *list(signature(generate).parameters)[1:]]
+    names = ["typing", *list(signature(generate).parameters)[1:]]
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     typed.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     typed.__name__ = generate.__name__
-    return intrinsic(typed)
-
-
-def _seen(code: Code, kind: Any, value: ir.Value, parts: ir.Value, parts_kind: Any) -> Any:
-    if not isinstance(kind, types.Array):
-        return code.index(value) if isinstance(kind, types.Integer) else value
-    if kind.ndim == 2 and isinstance(kind.dtype, types.Float):
-        return Rows(code, value, kind, parts, parts_kind)
-    return code.context.make_array(kind)(code.context, code.builder, value)
+    return intrinsic(prefer_literal=True)(typed)
