@@ -7,8 +7,6 @@ from torch import Tensor
 from crfgrad.kernels.parallel import exact, kernel, run
 from crfgrad.kernels.vectors import Array, Code, Columns, Parts, Value, Variable, in_registers, row_parts
 
-AHEAD = 16  # rows that are asked for before they are needed: chains jump through memory
-
 
 def follow(axes: np.ndarray) -> tuple[Tensor, Tensor]:
     """The vertices in the order in which they follow each other along each axis.
@@ -111,18 +109,14 @@ def _blur_rows(
     """``_blur``, with the rows before and after in registers."""
     zeros, last = parts.zeros(values.place(start)), stop - 1
 
-    def at_most(place: Value) -> Value:
-        return (place < last).choose(place, last)
-
     def vertex(place: Value) -> Value:
         return path[place] ^ (path[place] >> 63)
 
     before, row = Variable(zeros), Variable(parts.load(values.place(vertex(start))))
     with code.loop(stop - start) as n:
         place = start + n
-        following = at_most(place + 1)
+        following = (place < last).choose(place + 1, last)
         goes_on = (place < last) & (path[following] > -1)
-        code.fetch(values.place(vertex(at_most(place + AHEAD))))
         after = parts.load(values.place(vertex(following)))
         sides = before.value + goes_on.choose(after, zeros)
         parts.store(out.place(vertex(place)), side * sides + centre * row.value)

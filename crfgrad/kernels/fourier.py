@@ -18,8 +18,10 @@ from crfgrad.kernels.vectors import Array, Code, Operand, Value, in_registers
 
 LANES = 16  # numbers in a vector
 LONGEST = 256  # numbers in a transform
-RowsOf = tuple[Array, Operand, Operand, Operand]
 WORK = 4 * LONGEST * LANES  # numbers of which a transform needs room
+
+RowsOf = tuple[Array, Operand, Operand, Operand]
+"""Rows as they are seen where code is written."""
 
 
 def radix(n: int) -> int:
@@ -203,7 +205,7 @@ class Rows:
     def __init__(
         self, code: Code, array: Array, start: Operand, step: Operand, plane: Operand, lane: Operand = 0
     ) -> None:
-        self.vector, self.array = code.columns(LANES), array
+        self.vector, self.array = code.vector(LANES), array
         self.start = code.number(start) + lane
         self.step, self.plane = code.number(step), code.number(plane)
 

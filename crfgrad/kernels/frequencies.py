@@ -21,13 +21,13 @@ def multiply_at(
 
     Shape: left (F, n, 2 * terms), right (F, terms, 2 * columns), out (F, n, 2 * columns).
     """
-    rows, real = np.arange(left.shape[1]), np.empty((left.shape[2], out.shape[2]), out.dtype)
+    real = np.empty((left.shape[2], out.shape[2]), out.dtype)
     for f in range(start, stop):
         if transposed:
             _real_transpose(right[f], real)
         else:
             _real(right[f], real)
-        multiply(parts, left[f], rows, real, out[f], rows, False)
+        multiply(parts, left[f], None, real, out[f], None, False)
 
 
 @kernel
@@ -56,9 +56,9 @@ def correlate_at(parts: Parts, left: np.ndarray, right: np.ndarray, out: np.ndar
 
     Shape: left (F, n, 2 * rows), right (F, n, 2 * columns), out (F, rows, 2 * columns).
     """
-    every, real = np.arange(left.shape[1]), np.empty((left.shape[2], right.shape[2]), out.dtype)
+    real = np.empty((left.shape[2], right.shape[2]), out.dtype)
     for f in range(start, stop):
-        correlate(parts, left[f], every, right[f], every, real, False)
+        correlate(parts, left[f], None, right[f], None, real, False)
         for row in range(out.shape[1]):
             pairs, one, other = out[f, row], real[2 * row], real[2 * row + 1]
             for place in range(parts[0][0], parts[-1][-1] + 1, 2):

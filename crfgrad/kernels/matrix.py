@@ -1,6 +1,7 @@
 """Matrix products on rows picked from arrays, with the running sums in vector registers.
 
-Each function equals the NumPy expression in its docstring, in the columns of some parts.
+Each function equals the NumPy expression in its docstring, in the columns of some parts. A list of rows may be None,
+for all of them; ``add`` is a constant.
 """
 
 from collections.abc import Callable
@@ -21,20 +22,35 @@ def column_parts(columns: int, dtype: np.dtype) -> list[Parts]:
 
 @kernel
 def multiply(
-    parts: Parts, left: np.ndarray, which: np.ndarray, right: np.ndarray, out: np.ndarray, into: np.ndarray, add: bool
+    parts: Parts,
+    left: np.ndarray,
+    which: np.ndarray | None,
+    right: np.ndarray,
+    out: np.ndarray,
+    into: np.ndarray | None,
+    add: bool,
 ) -> None:
-    """``out[into] = left[which] @ right``, or ``+=``; ``into`` names each row once, and ``add`` is a constant."""
-    for row in range(0, len(which), ROWS):
+    """``out[into] = left[which] @ right``, or ``+=`` if ``add``; ``into`` names each row once."""
+    for row in range(0, len(out) if into is None else len(into), ROWS):
         _multiply_tile(parts, left, which, right, out, into, row, add)
 
 
 @kernel
 def correlate(
-    parts: Parts, left: np.ndarray, which: np.ndarray, right: np.ndarray, other: np.ndarray, out: np.ndarray, add: bool
+    parts: Parts,
+    left: np.ndarray,
+    which: np.ndarray | None,
+    right: np.ndarray,
+    other: np.ndarray | None,
+    out: np.ndarray,
+    add: bool,
 ) -> None:
-    """``out = left[which].T @ right[other]``, or ``+=`` if ``add``, which is a constant."""
-    for row in range(0, len(out), ROWS):
-        _correlate_tile(parts, left, which, right, other, out, row, add)
+    """``out = left[which].T @ right[other]``, or ``+=`` if ``add``."""
+    whole = len(out) - len(out) % ROWS
+    for row in range(0, whole, ROWS):
+        _correlate_tile(parts, left, which, right, other, out, row, True, add)
+    if whole < len(out):
+        _correlate_tile(parts, left, which, right, other, out, whole, False, add)
 
 
 @in_registers
@@ -42,20 +58,20 @@ def _multiply_tile(
     code: Code,
     parts: Columns,
     left: Array,
-    which: Array,
+    which: Array | None,
     right: Array,
     out: Array,
-    into: Array,
+    into: Array | None,
     row: Value,
     add: bool,
 ) -> None:
-    rows = _rows(row, which.size())
-    sources = [which[one] for one in rows]
+    rows = _rows(row, (into or out).size())
+    sources = [which[one] if which else one for one in rows]
 
     def term(k: Value) -> tuple[list[Value], Value]:
         return [left[source, k] for source in sources], parts.load(right.place(k))
 
-    _sum(code, parts, [out.place(into[one]) for one in rows], right.size(), term, add)
+    _sum(code, parts, [out.place(into[one] if into else one) for one in rows], right.size(), term, add)
 
 
 @in_registers
@@ -63,20 +79,22 @@ def _correlate_tile(
     code: Code,
     parts: Columns,
     left: Array,
-    which: Array,
+    which: Array | None,
     right: Array,
-    other: Array,
+    other: Array | None,
     out: Array,
     row: Value,
+    whole: bool,
     add: bool,
 ) -> None:
-    rows = _rows(row, out.size())
+    rows = [row + n for n in range(ROWS)] if whole else _rows(row, out.size())
 
     def term(k: Value) -> tuple[list[Value], Value]:
-        source = which[k]
-        return [left[source, one] for one in rows], parts.load(right.place(other[k]))
+        source = which[k] if which else k
+        numbers = left.numbers(ROWS, source, row) if whole else [left[source, one] for one in rows]
+        return numbers, parts.load(right.place(other[k] if other else k))
 
-    _sum(code, parts, [out.place(one) for one in rows], which.size(), term, add)
+    _sum(code, parts, [out.place(one) for one in rows], (which or left).size(), term, add)
 
 
 def _rows(row: Value, count: Value) -> list[Value]:

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from crfgrad.kernels import strips
 from crfgrad.kernels.matrix import ROWS
-from crfgrad.kernels.parallel import ranges, share
+from crfgrad.kernels.parallel import run
 from crfgrad.kernels.vectors import lanes_of, row_parts
 
-STRETCH = 32768  # pixels that are sorted: their values stay in the cache
+STRETCH = 32768  # pixels that are sorted by themselves: their values stay in the cache
 STRIP = 3  # vectors of pixels that are worked on together
 
 
@@ -66,29 +65,26 @@ def own_part_matrices(grad: Tensor, values: Tensor, coefficients: Tensor, *rest:
 
 def _run(function: Callable[..., Any], pairs: "_Pairs", groups: list[Tensor], like: Tensor, *others: Any) -> list[Any]:
     lanes = lanes_of(like.numpy().dtype)
-    strip = row_parts(STRIP * lanes, lanes)[0]
-    given = [one.numpy() if isinstance(one, Tensor) else one for one in (*groups, like, *others)]
-    lists = (strip, pairs.first, pairs.second, pairs.symmetric)
-    return share(lambda start, stop: function(*lists, *given, start, stop), ranges(len(like), grain=1024))
+    given = row_parts(STRIP * lanes, lanes)[0], pairs.lists, strips.Groups(*(one.numpy() for one in groups))
+    arrays = [one.numpy() if isinstance(one, Tensor) else one for one in (like, *others)]
+    return run(function, len(like), *given, *arrays)
 
 
 class _Pairs(NamedTuple):
     """Pairs of labels: all, or each once; neighbouring pairs differ in both labels.
 
-    ``first`` and ``second`` are filled up with (C_out, C_in), one label more than there is, to whole tiles.
+    The lists are filled up with (C_out, C_in), one label more than there is, to whole tiles.
     """
 
-    first: np.ndarray
-    second: np.ndarray
+    lists: strips.Pairs
     labels: tuple[Tensor, Tensor]
     shape: tuple[int, int]
-    symmetric: bool
 
     def table(self, matrices: Tensor) -> Tensor:
         """Entries of matrices (n, C_out, C_in) by pair, half of those on the diagonal: (n, pairs)."""
         first, second = self.labels
-        table = pad(matrices[:, first, second], [0, len(self.first) - len(first)])
-        if self.symmetric:
+        table = pad(matrices[:, first, second], [0, len(self.lists.first) - len(first)])
+        if self.lists.symmetric:
             table[:, : self.shape[0]] /= 2
         return table
 
@@ -96,7 +92,7 @@ class _Pairs(NamedTuple):
         """What was summed up by pair as matrices."""
         first, second = self.labels
         out, entries = table.new_empty(len(table), *self.shape), table[:, : len(first)]
-        if self.symmetric:
+        if self.lists.symmetric:
             entries = entries / 2
             out[:, second, first] = entries
         out[:, first, second] = entries
@@ -105,13 +101,12 @@ class _Pairs(NamedTuple):
 
 @lru_cache
 def _pairs(outputs: int, inputs: int, symmetric: bool) -> _Pairs:
-    shifts = inputs // 2 + 1 if symmetric else inputs
-    pairs = torch.arange(shifts * outputs)
+    pairs = torch.arange((inputs // 2 + 1 if symmetric else inputs) * outputs)
     if symmetric and inputs % 2 == 0:
         pairs = pairs[: len(pairs) - inputs // 2]  # the last shift is its own opposite
     first = pairs % outputs
     second = (first + pairs // outputs) % inputs
     missing = -len(pairs) % ROWS
-    lists = pad(first, [0, missing], value=outputs), pad(second, [0, missing], value=inputs)
-    filled, other = (one.int().numpy() for one in lists)
-    return _Pairs(filled, other, (first, second), (outputs, inputs), symmetric)
+    lists = pad(first, [0, missing], value=outputs).int(), pad(second, [0, missing], value=inputs).int()
+    in_tiles = strips.Pairs(lists[0].numpy(), lists[1].numpy(), symmetric)
+    return _Pairs(in_tiles, (first, second), (outputs, inputs))

@@ -18,17 +18,17 @@ import torch
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles a kernel; sums may be reordered, NaN and infinity keep their meaning."""
-    return _kept(
-        numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})(function)
-    )
+    return _compiled(function, {"contract", "reassoc", "nsz"})
 
 
 def exact(function: Callable[..., Any]) -> Any:
     """Compiles a kernel that must round as torch does."""
-    return _kept(numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    return _compiled(function, set())
 
 
-def _kept(dispatcher: Any) -> Any:
+def _compiled(function: Callable[..., Any], fastmath: set[str]) -> Any:
+    # by numpy's rules, for a division that may raise an exception is no vector's
+    dispatcher = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)(function)
     if dispatcher.stats.cache_path is not None:
         _discard_stale(dispatcher.stats.cache_path)
     return dispatcher

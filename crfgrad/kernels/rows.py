@@ -1,7 +1,7 @@
 """Compiled twins of ``crfgrad.ops.rows``.
 
 Rows of labels are short, so a block of them is turned on its side and worked on label by label, a whole
-vector of rows at a time. For a softmax of rows that fit into the registers even that is not needed.
+vector of rows at a time.
 """
 
 import math

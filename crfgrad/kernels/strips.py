@@ -5,6 +5,8 @@ first: M_lm = sum_k c_k W_lm for a tile of pairs of labels (l, m), then M_lm x_m
 symmetric, M_lm x_l also goes to label m.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from crfgrad.kernels.matrix import ROWS, multiply
@@ -12,18 +14,30 @@ from crfgrad.kernels.parallel import kernel
 from crfgrad.kernels.turning import turn, turn_back
 from crfgrad.kernels.vectors import Array, Code, Columns, Parts, Value, in_registers
 
-CHUNK = 72
+CHUNK = 72  # pairs whose products stay in the cache
+
+
+class Groups(NamedTuple):
+    """Pixels with the same sets of axes."""
+
+    pixels: np.ndarray
+    starts: np.ndarray
+    sets: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """First and second labels, in whole tiles; and whether a pair stands for both ways round."""
+
+    first: np.ndarray
+    second: np.ndarray
+    symmetric: bool
 
 
 @kernel
 def filter_pixels(
     strip: Parts,
-    first: np.ndarray,
-    second: np.ndarray,
-    symmetric: bool,
-    pixels: np.ndarray,
-    starts: np.ndarray,
-    sets: np.ndarray,
+    pairs: Pairs,
+    groups: Groups,
     values: np.ndarray,
     coefficients: np.ndarray,
     table: np.ndarray,
@@ -31,37 +45,33 @@ def filter_pixels(
     start: int,
     stop: int,
 ) -> None:
-    """The derivative by g."""
-    rows = np.empty(len(strip) * len(strip[0]), np.int64)
-    x, y = np.zeros((values.shape[1] + 1, len(rows)), out.dtype), np.zeros((out.shape[1] + 1, len(rows)), out.dtype)
-    c = np.zeros((coefficients.shape[1], len(rows)), out.dtype)
-    for group in range(len(sets)):
-        end = min(stop, starts[group + 1])
-        for begin in range(max(start, starts[group]), end, len(rows)):
+    """The derivative by g. The table has W by set and pair."""
+    width, pixels, first, second = len(strip) * len(strip[0]), groups.pixels, pairs.first, pairs.second
+    x, y = _room(values.shape[1] + 1, width, out), _room(out.shape[1] + 1, width, out)
+    c, rows = _room(coefficients.shape[1], width, out), np.empty(width, np.int64)
+    for group in range(len(groups.sets)):
+        sets, end = groups.sets[group], min(stop, groups.starts[group + 1])
+        for begin in range(max(start, groups.starts[group]), end, width):
             _list(pixels, begin, end, rows)
             turn(values, rows, x)
             turn(coefficients, rows, c)
-            _fetch(pixels, begin + len(rows), stop, values)
-            _fetch(pixels, begin + len(rows), stop, coefficients)
-            _fetch(pixels, begin, stop, out)
+            _fetch(values, pixels, begin + width, stop, rows)
+            _fetch(coefficients, pixels, begin + width, stop, rows)
+            _fetch(out, pixels, begin, stop, rows)
             y[:] = 0
             for pair in range(0, len(first), ROWS):
-                if symmetric:
-                    _filter_tile(strip, True, table, sets[group], c, x, y, first, second, pair)
+                if pairs.symmetric:
+                    _filter_tile(strip, True, table, sets, c, x, y, first, second, pair)
                 else:
-                    _filter_tile(strip, False, table, sets[group], c, x, y, first, second, pair)
+                    _filter_tile(strip, False, table, sets, c, x, y, first, second, pair)
             turn_back(y, rows, out)
 
 
 @kernel
 def coefficients_of(
     strip: Parts,
-    first: np.ndarray,
-    second: np.ndarray,
-    symmetric: bool,
-    pixels: np.ndarray,
-    starts: np.ndarray,
-    sets: np.ndarray,
+    pairs: Pairs,
+    groups: Groups,
     grad: np.ndarray,
     values: np.ndarray,
     table: np.ndarray,
@@ -70,35 +80,32 @@ def coefficients_of(
     stop: int,
 ) -> None:
     """The derivative by c."""
-    rows, every = np.empty(len(strip) * len(strip[0]), np.int64), np.arange(out.shape[1])
-    g, x = np.zeros((grad.shape[1] + 1, len(rows)), out.dtype), np.zeros((values.shape[1] + 1, len(rows)), out.dtype)
-    c, products = np.zeros((out.shape[1], len(rows)), out.dtype), np.zeros((CHUNK, len(rows)), out.dtype)
-    for group in range(len(sets)):
-        end = min(stop, starts[group + 1])
-        for begin in range(max(start, starts[group]), end, len(rows)):
+    width, pixels, first, second = len(strip) * len(strip[0]), groups.pixels, pairs.first, pairs.second
+    g, x = _room(grad.shape[1] + 1, width, out), _room(values.shape[1] + 1, width, out)
+    c, products = _room(out.shape[1], width, out), _room(CHUNK, width, out)
+    rows = np.empty(width, np.int64)
+    for group in range(len(groups.sets)):
+        sets, end = groups.sets[group], min(stop, groups.starts[group + 1])
+        for begin in range(max(start, groups.starts[group]), end, width):
             _list(pixels, begin, end, rows)
             turn(grad, rows, g)
             turn(values, rows, x)
+            _fetch(grad, pixels, begin + width, stop, rows)
+            _fetch(values, pixels, begin + width, stop, rows)
+            _fetch(out, pixels, begin, stop, rows)
             c[:] = 0
-            _fetch(pixels, begin + len(rows), stop, grad)
-            _fetch(pixels, begin + len(rows), stop, values)
-            _fetch(pixels, begin, stop, out)
             for pair in range(0, len(first), CHUNK):
                 last = min(pair + CHUNK, len(first))
-                _products(strip, symmetric, g, x, first[pair:last], second[pair:last], products)
-                multiply(strip, table[:, pair:last], sets[group], products[: last - pair], c, every, True)
+                _products(strip, pairs.symmetric, g, x, first[pair:last], second[pair:last], products)
+                multiply(strip, table[:, pair:last], sets, products[: last - pair], c, None, True)
             turn_back(c, rows, out)
 
 
 @kernel
 def matrices_of(
     strip: Parts,
-    first: np.ndarray,
-    second: np.ndarray,
-    symmetric: bool,
-    pixels: np.ndarray,
-    starts: np.ndarray,
-    sets: np.ndarray,
+    pairs: Pairs,
+    groups: Groups,
     grad: np.ndarray,
     values: np.ndarray,
     coefficients: np.ndarray,
@@ -108,32 +115,38 @@ def matrices_of(
     stop: int,
 ) -> np.ndarray:
     """The derivative by W, by set and pair: the part of some pixels."""
-    rows, every = np.empty(len(strip) * len(strip[0]), np.int64), np.arange(CHUNK)
-    g, x = np.zeros((grad.shape[1] + 1, len(rows)), grad.dtype), np.zeros((values.shape[1] + 1, len(rows)), grad.dtype)
-    c, products = np.zeros((len(rows), coefficients.shape[1]), grad.dtype), np.zeros((CHUNK, len(rows)), grad.dtype)
-    part, total = np.zeros((len(first), c.shape[1]), grad.dtype), np.zeros((count, len(first)), grad.dtype)
-    for group in range(len(sets)):
-        end = min(stop, starts[group + 1])
-        part[:] = 0
-        for begin in range(max(start, starts[group]), end, len(rows)):
+    width, pixels, first, second = len(strip) * len(strip[0]), groups.pixels, pairs.first, pairs.second
+    g, x = _room(grad.shape[1] + 1, width, grad), _room(values.shape[1] + 1, width, grad)
+    c, products = _room(width, coefficients.shape[1], grad), _room(CHUNK, width, grad)
+    total, part = _room(count, len(first), grad), _room(len(first), c.shape[1], grad)
+    rows = np.empty(width, np.int64)
+    for group in range(len(groups.sets)):
+        sets, end = groups.sets[group], min(stop, groups.starts[group + 1])
+        for begin in range(max(start, groups.starts[group]), end, width):
             size = _list(pixels, begin, end, rows)
             turn(grad, rows, g)
             turn(values, rows, x)
             for n in range(size):
                 for k in range(c.shape[1]):
                     c[n, k] = coefficients[rows[n], k]
-            _fetch(pixels, begin + len(rows), stop, grad)
-            _fetch(pixels, begin + len(rows), stop, values)
-            _fetch(pixels, begin + len(rows), stop, coefficients)
+            _fetch(grad, pixels, begin + width, stop, rows)
+            _fetch(values, pixels, begin + width, stop, rows)
+            _fetch(coefficients, pixels, begin + width, stop, rows)
             for pair in range(0, len(first), CHUNK):
                 last = min(pair + CHUNK, len(first))
-                _products(strip, symmetric, g, x, first[pair:last], second[pair:last], products)
-                multiply(columns, products, every[: last - pair], c[:size], part[pair:last], every[: last - pair], True)
-        if end > max(start, starts[group]):
-            for k in range(part.shape[1]):
-                for pair in range(len(part)):
-                    total[sets[group, k], pair] += part[pair, k]
+                _products(strip, pairs.symmetric, g, x, first[pair:last], second[pair:last], products)
+                multiply(columns, products, None, c[:size], part[pair:last], None, True)
+            if begin + width >= end:
+                _move(part, sets, total)
     return total
+
+
+@kernel
+def _room(rows: int, columns: int, like: np.ndarray) -> np.ndarray:
+    """Zeros that begin where a line of the cache does, so that no vector lies in two."""
+    flat = np.zeros(rows * columns + 64, like.dtype)
+    first = (-flat.ctypes.data % 64) // flat.itemsize
+    return flat[first : first + rows * columns].reshape(rows, columns)
 
 
 @kernel
@@ -145,17 +158,18 @@ def _list(pixels: np.ndarray, begin: int, end: int, rows: np.ndarray) -> int:
 
 
 @kernel
-def _fetch(pixels: np.ndarray, begin: int, stop: int, rows: np.ndarray) -> None:
-    """Asks for rows that are needed soon."""
-    for n in range(begin, min(begin + 48, stop)):
-        _fetch_row(rows, pixels[n])
+def _fetch(array: np.ndarray, pixels: np.ndarray, begin: int, stop: int, rows: np.ndarray) -> None:
+    """Asks for as many rows as a strip has: they are scattered, and the processor does not foresee them."""
+    for n in range(begin, min(begin + len(rows), stop)):
+        _fetch_row(array, pixels[n])
 
 
 @in_registers
-def _fetch_row(code: Code, rows: Array, row: Value) -> None:
-    with code.loop((rows.size(1) * rows.itemsize + 63) >> 6) as line:
-        code.fetch(rows.place(row, line * (64 // rows.itemsize)))
-    code.fetch(rows.place(row, rows.size(1) - 1))
+def _fetch_row(code: Code, array: Array, row: Value) -> None:
+    line = 64 // array.itemsize
+    with code.loop((array.size(1) + line - 1) >> line.bit_length() - 1) as n:
+        code.fetch(array.place(row, n * line))
+    code.fetch(array.place(row, array.size(1) - 1))
 
 
 @in_registers
@@ -173,13 +187,13 @@ def _filter_tile(
     pair: Value,
 ) -> None:
     """Adds M_lm x_m to row l of y for a tile of pairs, and M_lm x_l to row m if all W are symmetric."""
-    pairs = [pair + n for n in range(ROWS)]
 
     def term(k: Value) -> tuple[list[Value], Value]:
         return table.numbers(ROWS, sets[k], pair), strip.load(c.place(k))
 
-    for one, total in zip(pairs, code.sums([strip.zeros(c.place(pair))] * ROWS, c.size(), term), strict=True):
-        ways = [(first[one], second[one]), (second[one], first[one])]
+    totals = code.sums([strip.zeros(c.place(pair))] * ROWS, c.size(), term)
+    for n, total in enumerate(totals):
+        ways = [(first[pair + n], second[pair + n]), (second[pair + n], first[pair + n])]
         for label, other in ways if symmetric else ways[:1]:
             target = y.place(label)
             strip.store(target, total * strip.load(x.place(other)) + strip.load(target))
@@ -189,7 +203,7 @@ def _filter_tile(
 def _products(
     strip: Parts, symmetric: bool, g: np.ndarray, x: np.ndarray, first: np.ndarray, second: np.ndarray, out: np.ndarray
 ) -> None:
-    """Row n becomes g_l x_m, or g_l x_m + g_m x_l, of pair n of labels."""
+    """Rows become g_l x_m, or g_l x_m + g_m x_l, of some pairs of labels."""
     if symmetric:
         _write_products(strip, True, g, x, first, second, out)
     else:
@@ -205,3 +219,12 @@ def _write_products(
         if symmetric:
             products = strip.load(g.place(second[n])) * strip.load(x.place(first[n])) + products
         strip.store(out.place(n), products)
+
+
+@kernel
+def _move(part: np.ndarray, sets: np.ndarray, total: np.ndarray) -> None:
+    """Adds what a group brings, by pair and k, to the sets of the group, and clears it."""
+    for k in range(part.shape[1]):
+        for pair in range(len(part)):
+            total[sets[k], pair] += part[pair, k]
+            part[pair, k] = 0

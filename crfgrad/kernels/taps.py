@@ -105,7 +105,7 @@ def _filter_weights_row(
     vertex: Value,
 ) -> None:
     """Adds, for each tap, the products of the gradient at a vertex with the neighbour, lane by lane."""
-    row, lanes = parts.once(parts.load(grad.place(vertex))), code.columns(parts.lanes)
+    row, lanes = parts.once(parts.load(grad.place(vertex))), code.vector(parts.lanes)
     with code.loop(neighbours.size()) as tap:
         products = row * parts.load(values.place(neighbours[tap, vertex]))
         total = sums.place(tap)

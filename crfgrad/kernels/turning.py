@@ -10,7 +10,7 @@ FOUR = 4
 
 @kernel
 def turn(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """``out[: source.shape[1], : len(rows)] = source[rows].T``; rows are a multiple of ``vector_of``."""
+    """``out[: source.shape[1], : len(rows)] = source[rows].T``; there are whole vectors of rows."""
     columns, width = source.shape[1], max(FOUR, REGISTER // source.itemsize)
     for begin in range(0, len(rows), width):
         if columns < FOUR:
@@ -40,19 +40,19 @@ def turn_back(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 def _turn(code: Code, source: Array, rows: Array, out: Array, begin: Value, column: Value) -> None:
     """Four columns of a vector of rows, as four vectors."""
     width = max(FOUR, REGISTER // source.itemsize)
-    pieces = [code.columns(FOUR).load(source.place(rows[begin + n], column)) for n in range(width)]
+    pieces = [code.vector(FOUR).load(source.place(rows[begin + n], column)) for n in range(width)]
     for n, turned in enumerate(_turned([_joined(pieces[n::FOUR]) for n in range(FOUR)])):
-        code.columns(width).store(out.place(column + n, begin), turned)
+        code.vector(width).store(out.place(column + n, begin), turned)
 
 
 @in_registers
 def _turn_back(code: Code, source: Array, rows: Array, out: Array, begin: Value, column: Value) -> None:
     """Four vectors as four columns of a vector of rows."""
     width = max(FOUR, REGISTER // source.itemsize)
-    turned = _turned([code.columns(width).load(source.place(column + n, begin)) for n in range(FOUR)])
+    turned = _turned([code.vector(width).load(source.place(column + n, begin)) for n in range(FOUR)])
     for n in range(width):
         row, block = turned[n % FOUR], n // FOUR * FOUR
-        code.columns(FOUR).store(out.place(rows[begin + n], column), row.shuffled(row, range(block, block + FOUR)))
+        code.vector(FOUR).store(out.place(rows[begin + n], column), row.shuffled(row, range(block, block + FOUR)))
 
 
 def _joined(vectors: list[Value]) -> Value:

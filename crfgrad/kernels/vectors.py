@@ -157,12 +157,10 @@ class Array:
         """Where a number or a row begins."""
         builder, start = self.builder, self.array.data
         if self.array.strides.type.count == 2:
-            step = builder.extract_value(self.array.strides, 0)  # in bytes
-            row = builder.gep(
-                builder.bitcast(start, ir.IntType(8).as_pointer()), (index[0] * Value(builder, [step])).vectors
-            )
-            start = builder.bitcast(row, start.type)
-            index = index[1:]
+            row, *index = index  # type: ignore[assignment]
+            step = Value(builder, [builder.extract_value(self.array.strides, 0)])  # in bytes
+            bytes_ = builder.bitcast(start, ir.IntType(8).as_pointer())
+            start = builder.bitcast(builder.gep(bytes_, (row * step).vectors), start.type)
         return Value(builder, [builder.gep(start, index[0].vectors) if index else start])
 
     def __getitem__(self, index: Value | tuple[Value, Value]) -> Value:
@@ -211,13 +209,12 @@ class Columns:
 
     def once(self, row: Value) -> Value:
         """A row with 0 in place of what the vector before holds too."""
-        wide = ir.VectorType(ir.IntType(64), self.lanes)
-        lanes, kept = Value(self.builder, [ir.Constant(wide, list(range(self.lanes)))]), row.vectors[:1]
-        for n in range(1, len(self.starts)):
-            before, start = (Value(self.builder, [one]) for one in self.starts[n - 1 : n + 1])
-            repeated = (lanes < before + self.lanes - start).vectors[0]
-            zeros = ir.Constant(row.type, [0.0] * self.lanes)
-            kept.append(self.builder.select(repeated, zeros, row.vectors[n]))
+        numbers = ir.Constant(ir.VectorType(ir.IntType(64), self.lanes), list(range(self.lanes)))
+        lanes, starts = Value(self.builder, [numbers]), [Value(self.builder, [start]) for start in self.starts]
+        zero, kept = ir.Constant(row.type, [0.0] * self.lanes), row.vectors[:1]
+        for before, start, vector in zip(starts, starts[1:], row.vectors[1:], strict=False):
+            (repeated,) = (lanes < before + self.lanes - start).vectors
+            kept.append(self.builder.select(repeated, zero, vector))
         return Value(self.builder, kept)
 
 
@@ -250,8 +247,8 @@ class Code:
         """An integer."""
         return number if isinstance(number, Value) else Value(self.builder, [ir.IntType(64)(number)])
 
-    def columns(self, count: int) -> Columns:
-        """One vector."""
+    def vector(self, count: int) -> Columns:
+        """So many columns, as one vector."""
         return Columns(self.builder, [ir.IntType(64)(0)], count)
 
     @contextmanager
@@ -282,6 +279,8 @@ class Code:
         """An argument of a kernel: arrays, columns (of ``Parts``), numbers, constants and tuples of these."""
         if isinstance(kind, types.Literal):
             return kind.literal_value
+        if isinstance(kind, types.NoneType):
+            return None
         if isinstance(kind, types.Array):
             return Array(self.context, self.builder, kind, value)
         if isinstance(kind, types.UniTuple | types.Tuple):
