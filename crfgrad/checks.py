@@ -94,14 +94,12 @@ def check_transforms() -> None:
         )
     if torch.compiler.is_compiling():
         return
-    interpreter = torch._C._functorch.peek_interpreter_stack()
-    if interpreter is None:
-        return
-    if interpreter.key() == torch._C._functorch.TransformType.Vmap:
+    kinds = {interpreter.key() for interpreter in torch._C._functorch.get_interpreter_stack() or ()}
+    if torch._C._functorch.TransformType.Vmap in kinds:
         raise NotImplementedError(
             "torch.func.vmap does not reach into a CRF: give all images in one call, along the batch dimension"
         )
-    if interpreter.key() == torch._C._functorch.TransformType.Jvp:
+    if torch._C._functorch.TransformType.Jvp in kinds:
         raise NotImplementedError("a CRF has no forward-mode derivatives: use torch.func.vjp or torch.func.grad")
 
 

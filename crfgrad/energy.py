@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from crfgrad.checks import values_are_checked
 from crfgrad.operators import Operator, Sum
 
 
@@ -124,16 +125,20 @@ class Energy:
         return self._product(q) if self.symmetric else (self._product(q) + self._product(q, transposed=True)) / 2
 
     def _checked(self, q: Tensor) -> Tensor:
+        return labels_last(self.checked(q))
+
+    def checked(self, q: Tensor) -> Tensor:
+        """The same q (B, L, H, W), or a ValueError if it does not fit."""
         if q.shape != self.unary.shape:
             raise ValueError(f"q has shape {tuple(q.shape)}, this energy is for {tuple(self.unary.shape)}")
-        return labels_last(q)
+        return q
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """(B, H, W) int64 -> (B, L, H, W) int64."""
     if labels.dim() < 2 or labels.is_floating_point():
         raise ValueError(f"labels must be integers (B, H, W), got {labels.dtype} {tuple(labels.shape)}")
-    if labels.min() < 0 or labels.max() >= num_classes:
+    if values_are_checked(labels) and (labels.min() < 0 or labels.max() >= num_classes):
         raise ValueError(
             f"labels run from {labels.min()} to {labels.max()}, the energy knows 0 to {num_classes - 1}: "
             "replace labels to be ignored first"

@@ -10,7 +10,9 @@ is that vector plus a constant.
 
 import itertools
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -30,7 +32,25 @@ def embedding_matrix(dimension: int) -> Tensor:
     return math.sqrt(2 / 3) * (elevate[:-1] - elevate[-1:])
 
 
-_cached_matrix = lru_cache(maxsize=64)(embedding_matrix)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kept(function: Function) -> Function:
+    """A function of numbers that is called once for each; its tensors serve all callers, on the CPU.
+
+    So they must not be of the inference mode, or of the default device, of the first of them.
+    """
+
+    @lru_cache(maxsize=64)
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        with torch.inference_mode(False), torch.device("cpu"):
+            return function(*arguments)
+
+    return cast(Function, call)
+
+
+_kept_matrix = kept(embedding_matrix)
 
 
 def taps_of(dimension: int, radius: int) -> int:
@@ -38,7 +58,7 @@ def taps_of(dimension: int, radius: int) -> int:
     return (radius + 1) ** (dimension + 1) - radius ** (dimension + 1)
 
 
-@lru_cache(maxsize=64)
+@kept
 def tap_offsets(dimension: int, radius: int) -> Tensor:
     """Offsets of the taps of a full filter, as integer vectors: (taps, d).
 
@@ -54,7 +74,7 @@ def tap_offsets(dimension: int, radius: int) -> Tensor:
     return torch.tensor(ordered, dtype=torch.int64).reshape(len(ordered), dimension)
 
 
-@lru_cache(maxsize=64)
+@kept
 def subset_taps(dimension: int, radius: int) -> Tensor:
     """The taps from a corner of a simplex to a later one, by the set of axes between them as bits: (2^d - 1,)."""
     index = {tuple(offset): tap for tap, offset in enumerate(tap_offsets(dimension, radius).tolist())}
@@ -67,7 +87,7 @@ def squared_length(offset: tuple[int, ...]) -> float:
     return 1.5 * (sum(a * a for a in offset) - sum(offset) ** 2 / (len(offset) + 1))
 
 
-@lru_cache(maxsize=64)
+@kept
 def gaussian_taps(dimension: int, radius: int) -> tuple[float, tuple[float, ...]]:
     """A Gaussian as a full filter: the factor to put on the features, and the weight of each tap.
 
@@ -105,7 +125,7 @@ def embed(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         (N, d + 1).
     """
     precise = torch.float32 if points.device.type == "mps" else torch.float64
-    matrix = _cached_matrix(points.shape[1]).to(points.device, precise)
+    matrix = _kept_matrix(points.shape[1]).to(points.device, precise)
     points = points.to(precise)
     position = points[:, :1] * matrix[:, 0]
     for k in range(1, points.shape[1]):  # one term after the other, so that the kernels round alike

@@ -121,6 +121,8 @@ class PermutohedralLattice:
     def __init__(self, features: Tensor, radius: int = 1) -> None:
         if features.dim() < 3 or 0 in features.shape:
             raise ValueError(f"features must be (B, d, ...) and not empty, got {tuple(features.shape)}")
+        if not features.is_floating_point():
+            raise TypeError(f"features must be floating-point, got {features.dtype}")
         if radius < 1:
             raise ValueError(f"radius must be 1 or more, got {radius}")
         self.batch, self.dimension = features.shape[:2]
@@ -132,14 +134,11 @@ class PermutohedralLattice:
 
     def splat(self, values: Tensor) -> Tensor:
         """(B, C, *) -> (vertices, C)."""
-        if values.shape[0] != self.batch or values.shape[2:] != self.shape:
-            expected = ", ".join(map(str, (self.batch, "C", *self.shape)))
-            raise ValueError(f"values have shape {tuple(values.shape)}, the lattice was built for ({expected})")
         return self._as(values).splat(self._rows(values))[:-1]
 
     def slice(self, vertex_values: Tensor) -> Tensor:
         """(vertices, C) -> (B, C, *)."""
-        return self._image(self._as(vertex_values).slice(_and_none(vertex_values)))
+        return self._image(self._as(vertex_values).slice(self._checked(vertex_values)))
 
     def filter(self, vertex_values: Tensor, filters: Tensor) -> Tensor:
         """Full filter: vertex v receives the sum over the taps n of W_n x[v + n].
@@ -148,13 +147,9 @@ class PermutohedralLattice:
 
         It is symmetric as a matrix if W of the opposite tap is the transpose of W, for each tap.
         """
-        if len(filters) != self.taps:
-            raise ValueError(
-                f"filters are for {len(filters)} taps, but this lattice of dimension {self.dimension} and radius "
-                f"{self.radius} has {self.taps}"
-            )
+        self._check_filters(filters, vertex_values.shape[-1])
         function = taps.filter_numbers if filters.dim() == 1 else taps.filter_matrices
-        return function(_and_none(vertex_values), filters, self.tensors.neighbours(self.radius))[:-1]
+        return function(self._checked(vertex_values), filters, self.tensors.neighbours(self.radius))[:-1]
 
     def blur(self, vertex_values: Tensor, transposed: bool = False) -> Tensor:
         """Gaussian filter by [1 2 1]/4 along each of the d + 1 axes in turn; the transpose in reverse order.
@@ -164,7 +159,7 @@ class PermutohedralLattice:
         Fast, and the closest to a Gaussian; but with vertices missing, the axes do not commute and
         it is not quite symmetric. Where that matters take ``filter`` with ``gaussian_taps``.
         """
-        return taps.blur(_and_none(vertex_values), *self.tensors.axes(), transposed)[:-1]
+        return taps.blur(self._checked(vertex_values), *self.tensors.axes(), transposed)[:-1]
 
     def gaussian(self, values: Tensor, transposed: bool = False) -> Tensor:
         """Gaussian of unit variance in feature space, up to a factor: (B, C, *) -> (B, C, *)."""
@@ -176,13 +171,36 @@ class PermutohedralLattice:
         Pixel i reaches itself by sum_n c_in W_n, where c_in sums the products of the weights of the
         pairs of its corners that differ by tap n.
         """
+        self._check_filters(filters, values.shape[1])
         if filters.dim() == 1:
             channels = values.shape[1]
             filters = filters[:, None, None] * torch.eye(channels, dtype=filters.dtype, device=filters.device)
         matrices = paired_taps(filters, subset_taps(self.dimension, self.radius).to(filters.device))
         return self._image(OwnPart.of(self._as(values)).apply(self._rows(values), matrices))
 
+    def _check_filters(self, filters: Tensor, channels: int) -> None:
+        if len(filters) != self.taps:
+            raise ValueError(
+                f"filters are for {len(filters)} taps, but this lattice of dimension {self.dimension} and radius "
+                f"{self.radius} has {self.taps}"
+            )
+        if filters.dim() not in (1, 3) or (filters.dim() == 3 and filters.shape[2] != channels):
+            raise ValueError(
+                f"filters have shape {tuple(filters.shape)}, but must be (taps,) or (taps, C_out, {channels})"
+            )
+
+    def _checked(self, vertex_values: Tensor) -> Tensor:
+        """Values of the vertices, and of the one that stands for those that do not exist: (V, C) -> (V + 1, C)."""
+        if vertex_values.dim() != 2 or vertex_values.shape[0] != self.vertices:
+            raise ValueError(
+                f"values of vertices must be ({self.vertices}, C) on this lattice, got {tuple(vertex_values.shape)}"
+            )
+        return torch.nn.functional.pad(vertex_values, (0, 0, 0, 1))
+
     def _rows(self, values: Tensor) -> Tensor:
+        if values.shape[0] != self.batch or values.shape[2:] != self.shape:
+            expected = ", ".join(map(str, (self.batch, "C", *self.shape)))
+            raise ValueError(f"values have shape {tuple(values.shape)}, the lattice was built for ({expected})")
         return values.movedim(1, -1).flatten(0, -2)  # (N, C)
 
     def _image(self, rows: Tensor) -> Tensor:
@@ -191,11 +209,6 @@ class PermutohedralLattice:
     def _as(self, like: Tensor) -> Lattice:
         """The lattice with weights of the type of some values."""
         return self.tensors._replace(barycentric=self.tensors.barycentric.to(like.dtype))
-
-
-def _and_none(vertex_values: Tensor) -> Tensor:
-    """Values of the vertices, and of the one that stands for those that do not exist: (V, C) -> (V + 1, C)."""
-    return torch.nn.functional.pad(vertex_values, (0, 0, 0, 1))
 
 
 def paired_taps(filters: Tensor, subset_taps: Tensor) -> Tensor:

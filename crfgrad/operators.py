@@ -39,6 +39,11 @@ class Sum(Operator):
     """K_1 + K_2 + ..., or 0."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
+        for operator in operators:
+            if not isinstance(operator, Operator):
+                raise TypeError(
+                    f"bind() of a potential must return an Operator, got {operator!r}: see docs/extending.md"
+                )
         super().__init__(all(one.symmetric for one in operators), all(one.excludes_self for one in operators))
         self.operators = operators
 
@@ -96,6 +101,8 @@ class SpatialFilter(Operator):
 
     def __init__(self, kernel: Tensor, symmetric: bool) -> None:
         super().__init__(symmetric)
+        if kernel.shape[0] != kernel.shape[1] or any(size % 2 == 0 for size in kernel.shape[2:]):
+            raise ValueError(f"a kernel must be (L, L, *K) with odd sizes K, got {tuple(kernel.shape)}")
         self.kernel = spatial.prepared(kernel)
         self.transposed = False
 
@@ -111,15 +118,14 @@ class SpatialFilter(Operator):
 
 
 class LatticeFilter(Operator):
-    """Slice . filter . splat (8), and what is added for each pixel alone: minus what it brings to itself.
+    """Slice . filter . splat (8), less what a pixel brings to itself if that is given.
 
     Args:
         lattice: Around the pixels.
         neighbours: Of its vertices.
         filters: A matrix at each tap, (taps, L, L).
         symmetric: Whether the matrix at the opposite tap is the transpose, for each tap.
-        own_part: Of the lattice.
-        added: Matrices for a pixel alone, by the set of axes between two corners, (2^d, L, L).
+        own: The own part of the lattice, and minus the matrices by which a pixel reaches itself, (2^d, L, L).
     """
 
     def __init__(
@@ -128,26 +134,25 @@ class LatticeFilter(Operator):
         neighbours: Tensor,
         filters: Tensor,
         symmetric: bool,
-        own_part: OwnPart | None = None,
-        added: Tensor | None = None,
+        own: tuple[OwnPart, Tensor] | None = None,
     ) -> None:
-        super().__init__(symmetric, own_part is not None)
-        self.lattice, self.neighbours, self.filters = lattice, neighbours, filters
-        self.own_part, self.added = own_part, added
+        super().__init__(symmetric, excludes_self=own is not None)
+        self.lattice, self.neighbours, self.filters, self.own = lattice, neighbours, filters, own
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
         pixels = q.flatten(0, -2)  # (N, L)
         received = self.lattice.slice(taps.filter_matrices(self.lattice.splat(pixels), self.filters, self.neighbours))
-        if self.own_part is not None and self.added is not None:
-            received = received + self.own_part.apply(pixels, self.added, self.symmetric)
+        if self.own is not None:
+            own_part, minus_own = self.own
+            received = received + own_part.apply(pixels, minus_own, self.symmetric)
         return received.view_as(q)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
         filters = taps.opposite_taps(self.filters).mT
-        added = None if self.added is None else self.added.mT
-        return LatticeFilter(self.lattice, self.neighbours, filters, self.symmetric, self.own_part, added)
+        own = None if self.own is None else (self.own[0], self.own[1].mT)
+        return LatticeFilter(self.lattice, self.neighbours, filters, self.symmetric, own)
 
 
 class LatticeGaussian(Operator):

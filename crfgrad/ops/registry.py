@@ -53,7 +53,12 @@ def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_cpu(kernel: str, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    if not compiled() or any(isinstance(one, Tensor) and one.dtype in HALF for one in arguments):
+    types = {one.dtype for one in arguments if isinstance(one, Tensor) and one.is_floating_point()}
+    if len(types) > 1:
+        raise TypeError(
+            f"the tensors of one operation must have one floating-point type, got {sorted(map(str, types))}"
+        )
+    if not compiled() or not types.isdisjoint(HALF):
         return reference(*arguments)
     return _kernel(kernel)(*(_plain(one) if isinstance(one, Tensor) else one for one in arguments))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from crfgrad.backend import compiled
 from crfgrad.ops import spectra
 from crfgrad.ops.forms import derivatives
-from crfgrad.ops.registry import operation
+from crfgrad.ops.registry import HALF, operation
 
 WIDEST = 13
 """Columns that a CPU convolves fast; the gradient of wider filters takes up to a hundred times as long."""
@@ -32,14 +32,16 @@ def by_spectra(shape: Sequence[int], device: torch.device) -> bool:
     return device.type == "cpu" and (taps >= 49 or (taps >= 25 and taps * labels >= 250))
 
 
-def _convolved(shape: Sequence[int], device: torch.device) -> bool:
-    return not by_spectra(shape, device) or (not compiled() and shape[-1] <= WIDEST)
+def _convolved(shape: Sequence[int], field: Tensor) -> bool:
+    if field.dtype in HALF or not by_spectra(shape, field.device):
+        return True
+    return not compiled() and shape[-1] <= WIDEST
 
 
 @operation("(Tensor q, Tensor kernel, int[] shape) -> Tensor", fake=lambda q, kernel, shape: torch.empty_like(q))
 def spatial_filter(q: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
     """The filter, the derivative by g: (B, *S, C). ``shape`` is that of the kernel."""
-    if _convolved(shape, q.device):
+    if _convolved(shape, q):
         return convolve(q, kernel)
     by = _implementation(q)
     product = by.product(_by_label(by.analyse(q, shape[2:]), shape), by.transform(kernel))
@@ -49,7 +51,7 @@ def spatial_filter(q: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
 @operation("(Tensor grad, Tensor kernel, int[] shape) -> Tensor", fake=lambda grad, *_: torch.empty_like(grad))
 def spatial_filter_transpose(grad: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
     """The transpose of the filter, the derivative by q: (B, *S, C)."""
-    if _convolved(shape, grad.device):
+    if _convolved(shape, grad):
         return convolve_transpose(grad, kernel)
     by = _implementation(grad)
     product = by.product_field(_by_label(by.synthesise_transpose(grad, shape[2:]), shape), by.transform(kernel))
@@ -59,7 +61,7 @@ def spatial_filter_transpose(grad: Tensor, kernel: Tensor, shape: list[int]) -> 
 @operation("(Tensor grad, Tensor q, int[] shape) -> Tensor", fake=lambda grad, q, shape: grad.new_empty(shape))
 def spatial_filter_kernel(grad: Tensor, q: Tensor, shape: list[int]) -> Tensor:
     """The derivative by k: (C_out, C_in, *K)."""
-    if _convolved(shape, grad.device):
+    if _convolved(shape, grad):
         return convolution_gradient(grad, q, shape).contiguous()
     by = _implementation(grad)
     spectra_of_both = by.synthesise_transpose(grad, shape[2:]), by.analyse(q, shape[2:])

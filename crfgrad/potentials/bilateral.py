@@ -28,8 +28,9 @@ class _LatticePotential(PairwisePotential):
         self.exclude_self = exclude_self
         dimension = 2 + self.image_channels
         self.feature_scale, gaussian = gaussian_taps(dimension, self.radius)
+        self.gaussian_sum = sum(gaussian)
         self.register_buffer("gaussian", torch.tensor(gaussian), persistent=False)
-        self.register_buffer("own_taps", subset_taps(dimension, self.radius), persistent=False)
+        self.register_buffer("own_taps", subset_taps(dimension, self.radius).clone(), persistent=False)
 
     gaussian: Tensor
     own_taps: Tensor
@@ -113,9 +114,7 @@ class BilateralPotential(_LatticePotential, FreePotential):
         # a buffer, saved with the filters: they mean nothing without their widths
         self.register_buffer("sigma", _widths(sigma_xy, sigma_rgb, image_channels))
         kernel = strength * self.gaussian[:, None, None] * potts(num_classes)
-        self.start(
-            kernel, unit=len(self.gaussian) / float(self.gaussian.sum())
-        )  # D divides by what Gaussian taps bring
+        self.start(kernel, unit=len(self.gaussian) / self.gaussian_sum)  # D divides by what Gaussian taps bring
 
     sigma: Tensor
 
@@ -136,8 +135,8 @@ class BilateralPotential(_LatticePotential, FreePotential):
         kernel = self.kernel(image.dtype)
         if not self.exclude_self:
             return LatticeFilter(lattice, neighbours, kernel, self.symmetric)
-        without = -paired_taps(kernel, self.own_taps)
-        return LatticeFilter(lattice, neighbours, kernel, self.symmetric, OwnPart.of(lattice), without)
+        minus_own = -paired_taps(kernel, self.own_taps)
+        return LatticeFilter(lattice, neighbours, kernel, self.symmetric, (OwnPart.of(lattice), minus_own))
 
 
 class GaussianBilateralPotential(_LatticePotential):

@@ -56,7 +56,7 @@ class Solver(nn.Module, ABC):
     def trajectory(self, energy: Energy, q: Tensor) -> Iterator[Tensor]:
         """Yields q^0, ..., q^T."""
         yield q
-        q = labels_last(q)
+        q = labels_last(energy.checked(q))
         for _ in range(self.iterations):
             q = self._advance(energy, q, 1)
             yield labels_first(q)
@@ -77,7 +77,7 @@ class Solver(nn.Module, ABC):
         about 2 sqrt(T) of them at a time, and takes the time of the forward pass once more. It pays from about
         10 iterations on.
         """
-        q = labels_last(q)
+        q = labels_last(energy.checked(q))
         if not save_memory:
             return labels_first(self._advance(energy, q, self.iterations))
         stretch = math.ceil(math.sqrt(self.iterations))

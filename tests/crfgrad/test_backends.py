@@ -132,7 +132,7 @@ def test_spatial_filters(
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spatial, "_convolved", lambda shape, device: False)
+    monkeypatch.setattr(spatial, "_convolved", lambda shape, field: False)
     q = torch.randn(2, *sizes, labels, dtype=dtype)
     for matrices in ((labels, labels), (1, 1)):
         kernel = torch.randn(*matrices, *kernel_size, dtype=dtype)

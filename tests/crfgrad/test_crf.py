@@ -15,6 +15,7 @@ from crfgrad import (
     CRF,
     BilateralPotential,
     DenseCRF,
+    Energy,
     FrankWolfe,
     GaussianBilateralPotential,
     GaussianSpatialPotential,
@@ -282,6 +283,13 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         crf(logits.numpy(), image)
     with pytest.raises(ValueError, match=r"q has shape .* this energy is for"):
         crf.energy(logits, image)(logits[:, :, :2])
+    for start in (logits[:1].softmax(1), logits[..., :4].softmax(1)):
+        with pytest.raises(ValueError, match=r"q has shape .* this energy is for"):
+            crf.solver(crf.energy(logits, image), start)
+        with pytest.raises(ValueError, match=r"q has shape .* this energy is for"):
+            list(crf.solver.trajectory(crf.energy(logits, image), start))
+    with pytest.raises(TypeError, match="must return an Operator, got <function"):
+        Energy(logits, [lambda q: q])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="floating-point"):
         crf(logits.long(), image)
     with pytest.raises(ValueError, match="was built for 4 classes, the CRF has 3"):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from crfgrad import GaussianBilateralPotential, PermutohedralLattice
-from crfgrad.geometry import embedding_matrix, tap_offsets
+from crfgrad import CRF, GaussianBilateralPotential, PermutohedralLattice
+from crfgrad.geometry import embedding_matrix, subset_taps, tap_offsets
 from crfgrad.ops.taps import opposite_taps
 from experiments.scene import make_scene
 from tests.crfgrad.fields import message
@@ -237,3 +237,34 @@ def test_refuses_other_bad_input() -> None:
         PermutohedralLattice(torch.zeros(1, 2, 3), radius=0)
     with pytest.raises(ValueError, match="NaN or infinity"):
         PermutohedralLattice(torch.full((1, 2, 3), torch.nan))
+
+
+def test_refuses_values_that_do_not_fit() -> None:
+    lattice = PermutohedralLattice(torch.randn(1, 2, 30))
+    values, vertices = torch.randn(1, 3, 30), torch.randn(lattice.vertices, 3)
+    for call in (lattice.slice, lattice.blur, lambda x: lattice.filter(x, torch.randn(7))):
+        with pytest.raises(ValueError, match=rf"values of vertices must be \({lattice.vertices}, C\)"):
+            call(vertices[:3])
+    with pytest.raises(ValueError, match=r"must be \(taps,\) or \(taps, C_out, 3\)"):
+        lattice.filter(vertices, torch.randn(7, 3, 4))
+    with pytest.raises(ValueError, match=r"must be \(taps,\) or \(taps, C_out, 3\)"):
+        lattice.own_part(values, torch.randn(7, 3, 4))
+    with pytest.raises(ValueError, match="filters are for 9 taps"):
+        lattice.own_part(values, torch.randn(9))
+    with pytest.raises(TypeError, match="features must be floating-point"):
+        PermutohedralLattice(torch.randint(9, (1, 2, 30)))
+
+
+def test_the_first_caller_spoils_nothing_for_others() -> None:
+    """Tables are kept: neither an inference mode nor a device of the first caller may stay in them."""
+    for function in (tap_offsets, subset_taps):
+        function.cache_clear()  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        CRF(2)
+    for function in (tap_offsets, subset_taps):
+        function.cache_clear()  # type: ignore[attr-defined]
+    with torch.device("meta"):
+        CRF(2)
+    crf = CRF(2)
+    crf(torch.randn(1, 2, 4, 5), torch.zeros(1, 3, 4, 5)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in crf.parameters())

@@ -138,7 +138,7 @@ class SpatialTester(PotentialTester):
 
     @pytest.fixture(autouse=True, params=["spectra", "convolution"])
     def _way(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spatial, "_convolved", lambda shape, device: request.param == "convolution")
+        monkeypatch.setattr(spatial, "_convolved", lambda shape, field: request.param == "convolution")
 
 
 class TestSpatial(SpatialTester):

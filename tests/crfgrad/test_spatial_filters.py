@@ -29,7 +29,7 @@ CASES = [
 @pytest.fixture(params=["spectra", "convolution"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the filter is applied."""
-    monkeypatch.setattr(spatial, "_convolved", lambda shape, device: request.param == "convolution")
+    monkeypatch.setattr(spatial, "_convolved", lambda shape, field: request.param == "convolution")
 
 
 def of_torch(q: Tensor, kernel: Tensor) -> Tensor:
@@ -111,5 +111,5 @@ def test_any_layout_in_memory() -> None:
 def test_wide_filters_go_by_spectra_and_narrow_ones_do_not(size: int) -> None:
     kernel, q = torch.randn(4, 4, size, size), torch.randn(1, 40, 50, 4)
     if size != 9:  # where it depends on the backend
-        assert spatial._convolved(kernel.shape, kernel.device) == (size < 9)
+        assert spatial._convolved(kernel.shape, kernel) == (size < 9)
     assert close(spatial.apply(q, kernel), of_torch(q, kernel), 1e-5)

@@ -189,6 +189,8 @@ def test_transforms_that_do_not_reach_into_a_crf_say_so() -> None:
     with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
         torch.func.jvp(lambda logits: crf(logits, image), (logits,), (logits,))
     with pytest.raises(NotImplementedError, match="vmap does not reach into a CRF"):
+        torch.func.vmap(torch.func.grad(lambda one: crf(one[None], image[:1]).sum()))(logits)
+    with pytest.raises(NotImplementedError, match="vmap does not reach into a CRF"):
         torch.func.vmap(lambda one: DenseCRF()(one[None].softmax(1), image[:1]))(logits)
 
 
