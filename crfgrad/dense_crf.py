@@ -18,9 +18,8 @@ from crfgrad.checks import (
 )
 from crfgrad.energy import Energy, labels_first
 from crfgrad.features import Widths, positions, positions_and_colours, spread_widths
-from crfgrad.lattice import build_lattice
-from crfgrad.operators import LatticeBlur, Mixed, Operator
-from crfgrad.ops import taps
+from crfgrad.gaussian import gaussian_kernel
+from crfgrad.operators import Mixed, Operator
 from crfgrad.ops.rows import softmax
 from crfgrad.solvers import MeanField, Solver
 
@@ -148,17 +147,13 @@ class DenseCRF(nn.Module):
 
 def _gaussian(features: Tensor, compat: Compatibility, labels: int) -> Operator:
     """A normalised Gaussian of features (B, *, d), and what labels cost each other."""
-    lattice = build_lattice(features)
-    axes = lattice.axes()
-    ones = features.new_ones(lattice.corners.shape[0], 1)
-    lattice = lattice.scaled(lattice.slice(taps.blur(lattice.splat(ones), *axes, False)).rsqrt())
     if isinstance(compat, float | int):
-        return LatticeBlur(lattice, lattice.scaled(-compat), axes)
+        return gaussian_kernel(features, factor=-compat)
     cost = torch.as_tensor(compat, dtype=features.dtype, device=features.device)
     matrix = cost.diag() if cost.dim() == 1 else cost
     if matrix.shape != (labels, labels):
         raise ValueError(f"compat has shape {tuple(cost.shape)}, but the probabilities have {labels} labels")
-    return Mixed(LatticeBlur(lattice, lattice, axes), matrix, symmetric=False)
+    return Mixed(gaussian_kernel(features), matrix, symmetric=False)
 
 
 def _check_distributions(probabilities: Tensor) -> None:
