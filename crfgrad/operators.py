@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from crfgrad.lattice import Lattice, OwnPart
-from crfgrad.ops import spatial, taps
+from crfgrad.ops import taps
+from crfgrad.ops.spatial import SpatialKernel
 
 
 class Operator(ABC):
@@ -103,12 +104,12 @@ class SpatialFilter(Operator):
         super().__init__(symmetric)
         if kernel.shape[0] != kernel.shape[1] or any(size % 2 == 0 for size in kernel.shape[2:]):
             raise ValueError(f"a kernel must be (L, L, *K) with odd sizes K, got {tuple(kernel.shape)}")
-        self.kernel = spatial.prepared(kernel)
+        self.kernel = SpatialKernel.of(kernel)
         self.transposed = False
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        return spatial.apply(q, self.kernel, self.transposed)
+        return self.kernel.apply(q, self.transposed)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""

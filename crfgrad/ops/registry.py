@@ -20,6 +20,11 @@ HALF = (torch.float16, torch.bfloat16)
 LIBRARY = torch.library.Library("crfgrad", "DEF")
 
 
+def on_cpu(tensor: Tensor) -> bool:
+    """Whether to work in small pieces, which stay in a cache, rather than in few calls, which wait for nothing."""
+    return tensor.device.type == "cpu"
+
+
 def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callable[[Callable[..., Any]], Any]:
     """Defines the operation whose reference is decorated.
 
@@ -33,6 +38,7 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
         name = reference.__name__
         LIBRARY.define(name + schema)
         LIBRARY.impl(name, _hidden(reference), "CompositeExplicitAutograd")
+        LIBRARY.impl(name, _hidden(lambda *arguments: _called_alone(operator, arguments)), "Autograd")
         torch.library.register_fake(f"crfgrad::{name}", fake, lib=LIBRARY)
         if kernel:
             LIBRARY.impl(name, _hidden(lambda *arguments: _on_cpu(kernel, reference, arguments)), "CPU")
@@ -50,6 +56,27 @@ def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     hidden: Callable[..., Any] = _disable_dynamo(function)
     return hidden
+
+
+def _called_alone(operator: Any, arguments: tuple[Any, ...]) -> Any:
+    """A call that may come from outside of ``crfgrad.ops``, as those of an exported program do."""
+    with torch._C._AutoDispatchBelowAutograd():
+        results = operator(*arguments)
+    if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments):
+        return _WithoutGradient.apply(results, *arguments)
+    return results
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Keeps a gradient that is not there from passing for zero."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Any, *arguments: Any) -> Any:
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("an exported CRF gives no gradients: call it under torch.no_grad()")
 
 
 def _on_cpu(kernel: str, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -132,12 +132,16 @@ def test_spatial_filters(
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spatial, "_convolved", lambda shape, field: False)
+    monkeypatch.setattr(spatial, "by_spectra", lambda kernel: True)
+
+    def filtered(q: Tensor, kernel: Tensor, transposed: bool) -> Tensor:
+        return spatial.SpatialKernel.of(kernel).apply(q, transposed)
+
     q = torch.randn(2, *sizes, labels, dtype=dtype)
     for matrices in ((labels, labels), (1, 1)):
         kernel = torch.randn(*matrices, *kernel_size, dtype=dtype)
         for transposed in (False, True):
-            assert_same(partial(spatial.apply, transposed=transposed), q, kernel)
+            assert_same(partial(filtered, transposed=transposed), q, kernel)
 
 
 @numba.njit

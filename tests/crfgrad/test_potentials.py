@@ -138,7 +138,7 @@ class SpatialTester(PotentialTester):
 
     @pytest.fixture(autouse=True, params=["spectra", "convolution"])
     def _way(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spatial, "_convolved", lambda shape, field: request.param == "convolution")
+        monkeypatch.setattr(spatial, "by_spectra", lambda kernel: request.param == "spectra")
 
 
 class TestSpatial(SpatialTester):
