@@ -5,7 +5,7 @@ name of a compiled kernel for the CPU. Nothing here is differentiable: see ``crf
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
 from typing import Any
 
@@ -39,7 +39,7 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
         LIBRARY.define(name + schema)
         LIBRARY.impl(name, _hidden(reference), "CompositeExplicitAutograd")
         LIBRARY.impl(name, _hidden(lambda *arguments: _called_alone(operator, arguments)), "Autograd")
-        torch.library.register_fake(f"crfgrad::{name}", fake, lib=LIBRARY)
+        torch.library.register_fake(f"crfgrad::{name}", _traceable(fake), lib=LIBRARY)
         if kernel:
             LIBRARY.impl(name, _hidden(lambda *arguments: _on_cpu(kernel, reference, arguments)), "CPU")
         operator = getattr(torch.ops.crfgrad, name).default
@@ -47,6 +47,24 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
         return operator
 
     return define
+
+
+def refuse_onnx() -> None:
+    """Raises a NotImplementedError while a model is exported to ONNX."""
+    if torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            "ONNX has no operations for a permutohedral lattice: use torch.export for the whole model, or export the "
+            "network alone and refine its output with crfgrad afterwards"
+        )
+
+
+def _traceable(fake: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(fake)
+    def call(*arguments: Any) -> Any:
+        refuse_onnx()  # here, for the compiler of torch takes it for granted that nothing is exported
+        return fake(*arguments)
+
+    return call
 
 
 def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,7 +81,9 @@ def assert_close(got: list[Tensor], expected: list[Tensor]) -> None:
 MODELS = {
     "free": random_crf,
     "not symmetric": partial(random_crf, potentials=[partial(BilateralPotential, symmetric=False)]),
-    "Gaussian": partial(random_crf, potentials=[GaussianSpatialPotential, GaussianBilateralPotential]),
+    "Gaussian, on blocks": partial(
+        random_crf, potentials=[partial(GaussianSpatialPotential, stride=4), GaussianBilateralPotential]
+    ),
     "mean field": partial(random_crf, solver=MeanField()),
 }
 
@@ -180,10 +182,17 @@ def test_what_is_exported_has_no_gradient_and_says_so(backend: str) -> None:
             q.sum().backward()
 
 
-def test_no_onnx() -> None:
-    with pytest.raises(Exception, match="ONNX has no operations for a permutohedral lattice") as caught:
-        torch.onnx.export(random_crf().eval(), inputs(8, 8), dynamo=False)
-    assert caught
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", ["strict", "not strict", "dynamo=False"])
+def test_no_onnx(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    crf, given = random_crf().eval(), inputs(8, 8)
+    if way == "dynamo=False":
+        export = partial(torch.onnx.export, dynamo=False)
+    else:  # what torch.onnx.export does first
+        export = partial(torch.export.export, strict=way == "strict")
+        monkeypatch.setattr("torch.onnx._internal.exporter._flags._is_onnx_exporting", True)
+    with pytest.raises(Exception, match="ONNX has no operations for a permutohedral lattice"):
+        export(crf, given)
 
 
 def test_gradients_of_functions() -> None:

@@ -1,6 +1,7 @@
 """A mask of valid pixels: images of different sizes in one padded batch, each as if it were alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ KINDS: dict[str, list[Callable[..., PairwisePotential]]] = {
     "free": [SpatialPotential, BilateralPotential],
     "gaussian": [GaussianSpatialPotential, GaussianBilateralPotential],
     "mixed": [GaussianSpatialPotential, BilateralPotential],
+    "blocks": [partial(SpatialPotential, stride=4), partial(GaussianSpatialPotential, stride=3)],
 }
 SIZES = [(9, 14), (16, 5), (1, 1), (12, 12)]
 LABELS = 4
