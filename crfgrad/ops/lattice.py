@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crfgrad.geometry import axis_offsets, embed, embedding_matrix, key_strides, table, tap_offsets, taps_of
 from crfgrad.ops.forms import derivatives
-from crfgrad.ops.registry import operation
+from crfgrad.ops.registry import operation, signed
 
 
 def check_size(count: int, dimension: int) -> None:
@@ -148,6 +148,7 @@ class _Weights(torch.autograd.Function):
     """The weights of the corners as a function of the points, with the simplices held."""
 
     @staticmethod
+    @signed
     def forward(points: Tensor, barycentric: Tensor, order: Tensor) -> Tensor:
         return barycentric.clone()
 

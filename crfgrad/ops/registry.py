@@ -7,6 +7,7 @@ name of a compiled kernel for the CPU. Nothing here is differentiable: see ``crf
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -47,6 +48,12 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
         return operator
 
     return define
+
+
+def signed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, knowing its signature: ``torch.autograd.Function`` asks for that of ``forward`` at every call."""
+    function.__signature__ = signature(function)  # type: ignore[attr-defined]
+    return function
 
 
 def refuse_onnx() -> None:
