@@ -31,6 +31,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         train_transforms: albumentations for training, for instance crops and flips.
         eval_transforms: albumentations for validation, test and prediction, for instance a resize.
         predict_images: Folder or glob of images for ``predict``, of any sizes.
+        align_masks: Masks that are resampled stay on their images; false leaves them where albumentations puts them,
+            up to half a pixel beside, unless a transform has a ``mask_interpolation`` of its own.
     """
 
     classes: Sequence[str]
@@ -45,6 +47,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         train_transforms: list[A.BasicTransform] | None = None,
         eval_transforms: list[A.BasicTransform] | None = None,
         predict_images: str | None = None,
+        align_masks: bool = True,
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -53,6 +56,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         self.train_transforms = train_transforms or []
         self.eval_transforms = eval_transforms or []
         self.predict_images = predict_images
+        self.align_masks = align_masks
 
     @property
     def num_classes(self) -> int:

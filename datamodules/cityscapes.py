@@ -24,9 +24,13 @@ class CityscapesDataset(SegmentationDataset):
     """Pairs of image and label files; see ``Cityscapes``."""
 
     def __init__(
-        self, pairs: Sequence[tuple[Path, Path]], ignore_index: int = 255, transforms: Sequence[A.BasicTransform] = ()
+        self,
+        pairs: Sequence[tuple[Path, Path]],
+        ignore_index: int = 255,
+        transforms: Sequence[A.BasicTransform] = (),
+        align_masks: bool = True,
     ) -> None:
-        super().__init__(transforms)
+        super().__init__(transforms, ignore_index, align_masks)
         self.pairs = pairs
         self.train_ids = np.full(256, ignore_index, dtype=np.uint8)
         self.known = np.zeros(256, dtype=bool)
@@ -102,7 +106,7 @@ class Cityscapes(SegmentationDataModule):
             parts = [("train", "gtFine" if self.fine else "gtCoarse")]
             parts += [("train_extra", "gtCoarse")] if self.coarse else []
         pairs = [pair for folder, labels in parts for pair in self.pairs(folder, labels)]
-        return CityscapesDataset(pairs, self.ignore_index, transforms)
+        return CityscapesDataset(pairs, self.ignore_index, transforms, self.align_masks)
 
     def predict_dataloader(self) -> DataLoader[Sample]:
         """The images of ``predict_images`` or else the test images, one by one."""

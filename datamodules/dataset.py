@@ -12,6 +12,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from datamodules.alignment import align_masks as aligned
+
 Sample = dict[str, Any]
 """image (3, H, W) uint8 colours 0..255, mask (H, W) int64, name, and the size (H, W) of the file."""
 
@@ -24,10 +26,14 @@ class SegmentationDataset(Dataset[Sample], ABC):
 
     Args:
         transforms: albumentations for image and mask, without normalisation.
+        ignore_index: Label of pixels that do not count.
+        align_masks: Resample masks so that they stay on their images; false leaves it to albumentations.
     """
 
-    def __init__(self, transforms: Sequence[A.BasicTransform] = ()) -> None:
-        self.transform = A.Compose(list(transforms))
+    def __init__(
+        self, transforms: Sequence[A.BasicTransform] = (), ignore_index: int = 255, align_masks: bool = True
+    ) -> None:
+        self.transform = A.Compose(aligned(transforms, ignore_index) if align_masks else list(transforms))
 
     @abstractmethod
     def __len__(self) -> int: ...

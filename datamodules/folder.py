@@ -25,6 +25,7 @@ class FolderDataset(SegmentationDataset):
         ignore_colour: Their colour in coloured masks.
         mask_values: Label of each value in index masks, where they are not the same.
         transforms: albumentations for image and mask.
+        align_masks: See ``SegmentationDataset``.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class FolderDataset(SegmentationDataset):
         ignore_colour: Colour | None = None,
         mask_values: dict[int, int] | None = None,
         transforms: Sequence[A.BasicTransform] = (),
+        align_masks: bool = True,
     ) -> None:
-        super().__init__(transforms)
+        super().__init__(transforms, ignore_index, align_masks)
         self.pairs = pairs
         self.classes = classes
         self.colours = colours
@@ -154,7 +156,14 @@ class FolderDataModule(SegmentationDataModule):
         pairs = self.pairs()
         chosen = [pairs[name] for name in self.names(split, list(pairs))]
         dataset = FolderDataset(
-            chosen, self.classes, self.colours, self.ignore_index, self.ignore_colour, self.mask_values, transforms
+            chosen,
+            self.classes,
+            self.colours,
+            self.ignore_index,
+            self.ignore_colour,
+            self.mask_values,
+            transforms,
+            self.align_masks,
         )
         if split == "train":
             self._refuse_one_class(dataset)

@@ -126,6 +126,8 @@ class NYUv2Dataset(SegmentationDataset):
         labels: The label of each of the 40 classes; entry 0 is void.
         extra: Image and mask files after the frames.
         transforms: albumentations for image and mask.
+        ignore_index: Label of void.
+        align_masks: See ``SegmentationDataset``.
     """
 
     def __init__(
@@ -135,8 +137,10 @@ class NYUv2Dataset(SegmentationDataset):
         labels: np.ndarray,
         extra: Sequence[tuple[Path, Path]] = (),
         transforms: Sequence[A.BasicTransform] = (),
+        ignore_index: int = 255,
+        align_masks: bool = True,
     ) -> None:
-        super().__init__(transforms)
+        super().__init__(transforms, ignore_index, align_masks)
         self.frames = frames
         self.numbers = numbers
         self.labels = labels
@@ -220,7 +224,8 @@ class NYUv2(SegmentationDataModule):
         elif split == "train" and not self.train_on_all:
             numbers = [number for number in numbers if number not in held_out]
         extra = read_list(Path(self.extra_train)) if split == "train" and self.extra_train else []
-        return NYUv2Dataset(frames, numbers, labels_of_forty(self.num_labels, self.ignore_index), extra, transforms)
+        labels = labels_of_forty(self.num_labels, self.ignore_index)
+        return NYUv2Dataset(frames, numbers, labels, extra, transforms, self.ignore_index, self.align_masks)
 
     def frames(self) -> Frames:
         """The source that the data root has."""

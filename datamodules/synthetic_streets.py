@@ -15,8 +15,16 @@ from datamodules.street_scene import CLASSES, COLOURS, street_scene
 class SyntheticStreetsDataset(SegmentationDataset):
     """Street scenes made as they are asked for; see ``SyntheticStreets``."""
 
-    def __init__(self, seeds: range, height: int, width: int, transforms: Sequence[A.BasicTransform] = ()) -> None:
-        super().__init__(transforms)
+    def __init__(
+        self,
+        seeds: range,
+        height: int,
+        width: int,
+        transforms: Sequence[A.BasicTransform] = (),
+        ignore_index: int = 255,
+        align_masks: bool = True,
+    ) -> None:
+        super().__init__(transforms, ignore_index, align_masks)
         self.seeds = seeds
         self.height = height
         self.width = width
@@ -70,4 +78,5 @@ class SyntheticStreets(SegmentationDataModule):
         """See ``SegmentationDataModule``."""
         first = 1_000_000 * (3 * self.seed + list(self.sizes).index(split))  # a range of its own for each split
         seeds = range(first, first + self.sizes[split])
-        return SyntheticStreetsDataset(seeds, self.height, self.width, transforms)
+        size = self.height, self.width
+        return SyntheticStreetsDataset(seeds, *size, transforms, self.ignore_index, self.align_masks)

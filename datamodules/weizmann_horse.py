@@ -20,8 +20,15 @@ SAME_PHOTOGRAPH = {18: 6, 274: 240}
 class WeizmannHorseDataset(SegmentationDataset):
     """Images of horses with figure-ground masks; see ``WeizmannHorse``."""
 
-    def __init__(self, root: Path, numbers: Sequence[int], transforms: Sequence[A.BasicTransform] = ()) -> None:
-        super().__init__(transforms)
+    def __init__(
+        self,
+        root: Path,
+        numbers: Sequence[int],
+        transforms: Sequence[A.BasicTransform] = (),
+        ignore_index: int = 255,
+        align_masks: bool = True,
+    ) -> None:
+        super().__init__(transforms, ignore_index, align_masks)
         self.root = root
         self.numbers = numbers
 
@@ -77,7 +84,8 @@ class WeizmannHorse(SegmentationDataModule):
                     "DATA_ROOT to the folder that holds weizmann_horse_db"
                 )
         lines = (line.split() for line in SPLIT_FILE.read_text().splitlines() if not line.startswith("#"))
-        return WeizmannHorseDataset(self.root, [int(number) for number, part in lines if part == split], transforms)
+        numbers = [int(number) for number, part in lines if part == split]
+        return WeizmannHorseDataset(self.root, numbers, transforms, self.ignore_index, self.align_masks)
 
 
 def make_split(seed: int = 0) -> dict[int, str]:
