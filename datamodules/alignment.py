@@ -1,12 +1,14 @@
 """Masks that stay on their images where transforms resample them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy, deepcopy
 from typing import Any
 
 import albumentations as A
 import cv2
 import numpy as np
+
+from datamodules.frame import single_transforms
 
 TIE = 1e-4
 """Shares of a pixel that differ by less are equal; transforms round theirs to about 1e-3."""
@@ -24,7 +26,7 @@ def align_masks(transforms: Sequence[A.BasicTransform], ignore_index: int) -> li
         ignore_index: Label of pixels that do not count.
     """
     aligned = deepcopy(list(transforms))
-    for transform in _single(aligned):
+    for transform in single_transforms(aligned):
         if getattr(transform, "mask_interpolation", None) == cv2.INTER_NEAREST:
             transform.apply_to_mask = AlignedMask(transform, ignore_index)
             transform.add_targets({"mask": "mask"})  # or it would go on with the function that it had
@@ -111,12 +113,3 @@ class Election:
         self.winner[here] = np.where(won, label, self.winner[here])
         self.most[here] = np.maximum(mine, most)
         self.equals[here] = equals
-
-
-def _single(transforms: Sequence[Any]) -> Iterator[Any]:
-    """The transforms themselves, without those that hold others."""
-    for transform in transforms:
-        if isinstance(transform, A.BaseCompose):
-            yield from _single(transform.transforms)
-        else:
-            yield transform

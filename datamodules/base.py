@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from datamodules.colours import Colour
 from datamodules.dataset import Sample, SegmentationDataset, collate, read_image
+from datamodules.frame import check_whole_picture
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif", ".jp2")
 
@@ -33,6 +34,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         predict_images: Folder or glob of images for ``predict``, of any sizes.
         align_masks: Masks that are resampled stay on their images; false leaves them where albumentations puts them,
             up to half a pixel beside, unless a transform has a ``mask_interpolation`` of its own.
+        measure_at_own_size: Validation and test compare with masks as they are in the data set, whatever size
+            ``eval_transforms`` makes of the images; false transforms the masks, too, and compares at that size.
     """
 
     classes: Sequence[str]
@@ -48,6 +51,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         eval_transforms: list[A.BasicTransform] | None = None,
         predict_images: str | None = None,
         align_masks: bool = True,
+        measure_at_own_size: bool = True,
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -57,6 +61,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         self.eval_transforms = eval_transforms or []
         self.predict_images = predict_images
         self.align_masks = align_masks
+        self.measure_at_own_size = measure_at_own_size
 
     @property
     def num_classes(self) -> int:
@@ -79,18 +84,28 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
 
     def val_dataloader(self) -> DataLoader[Sample]:
         """In order, each sample once."""
-        return self._eval_loader(self.dataset("val", self.eval_transforms))
+        return self._eval_loader(self._measured("val"))
 
     def test_dataloader(self) -> DataLoader[Sample]:
         """In order, each sample once."""
-        return self._eval_loader(self.dataset("test", self.eval_transforms))
+        return self._eval_loader(self._measured("test"))
 
     def predict_dataloader(self) -> DataLoader[Sample]:
         """The images of ``predict_images``, one by one."""
         if self.predict_images is None:
             raise ValueError("which images? give a folder or a glob: --data.init_args.predict_images=...")
+        check_whole_picture(self.eval_transforms, "leave it out")
         images = ImageList(find_images(self.predict_images), self.eval_transforms)
         return self._eval_loader(images, batch_size=1)
+
+    def _measured(self, split: str) -> SegmentationDataset:
+        """The data set of a split to measure on."""
+        dataset = self.dataset(split, self.eval_transforms)
+        if self.measure_at_own_size:
+            check_whole_picture(self.eval_transforms, "leave it out, or set measure_at_own_size to false")
+            if isinstance(dataset, SegmentationDataset):  # another kind brings the masks that it wants
+                dataset.masks_as_read = True
+        return dataset
 
     @property
     def _world_size(self) -> int:

@@ -15,7 +15,10 @@ from torch.utils.data import Dataset, default_collate
 from datamodules.alignment import align_masks as aligned
 
 Sample = dict[str, Any]
-"""image (3, H, W) uint8 colours 0..255, mask (H, W) int64, name, and the size (H, W) of the file."""
+"""image (3, H, W) uint8 colours 0..255, mask (H, W) int64, name, and the size (H, W) of the file.
+
+In a batch masks are (B, H, W), or a list of (H, W) if they differ in size.
+"""
 
 
 class SegmentationDataset(Dataset[Sample], ABC):
@@ -29,6 +32,9 @@ class SegmentationDataset(Dataset[Sample], ABC):
         ignore_index: Label of pixels that do not count.
         align_masks: Resample masks so that they stay on their images; false leaves it to albumentations.
     """
+
+    masks_as_read = False
+    """Transform the image alone, for a mask to compare with at its own size."""
 
     def __init__(
         self, transforms: Sequence[A.BasicTransform] = (), ignore_index: int = 255, align_masks: bool = True
@@ -47,15 +53,17 @@ class SegmentationDataset(Dataset[Sample], ABC):
         size = torch.tensor(image.shape[:2])
         # albumentations has a random state of its own, which seed_everything does not reach
         self.transform.set_random_seed(int(torch.randint(2**31, ())))
-        if mask is None:
-            return {"image": _channels_first(self.transform(image=image)["image"]), "name": name, "size": size}
-        changed = self.transform(image=image, mask=mask)
-        labels = torch.from_numpy(np.ascontiguousarray(changed["mask"])).long()
-        return {"image": _channels_first(changed["image"]), "mask": labels, "name": name, "size": size}
+        kept = mask is None or self.masks_as_read
+        changed = self.transform(image=image) if kept else self.transform(image=image, mask=mask)
+        sample = {"image": _channels_first(changed["image"]), "name": name, "size": size}
+        if mask is not None:
+            labels = mask if kept else changed["mask"]
+            sample["mask"] = torch.from_numpy(np.ascontiguousarray(labels)).long()
+        return sample
 
 
 def collate(samples: list[Sample]) -> Sample:
-    """Stacks samples, which must have one size."""
+    """Stacks samples, whose images must have one size; masks of several sizes stay a list."""
     sizes = {tuple(sample["image"].shape[1:]) for sample in samples}
     if len(sizes) > 1:
         listed = ", ".join(f"{height} x {width}" for height, width in sorted(sizes))
@@ -63,7 +71,11 @@ def collate(samples: list[Sample]) -> Sample:
             f"a batch holds images of {len(sizes)} sizes ({listed}): add a Resize or a crop to the transforms, or use "
             "a batch size of 1"
         )
-    return default_collate(samples)
+    masks = [sample["mask"] for sample in samples if "mask" in sample]
+    if len({mask.shape for mask in masks}) < 2:
+        return default_collate(samples)
+    others = [{key: value for key, value in sample.items() if key != "mask"} for sample in samples]
+    return default_collate(others) | {"mask": masks}
 
 
 def read_image(path: Path) -> np.ndarray:

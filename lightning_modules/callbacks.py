@@ -14,8 +14,9 @@ from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
 from crfgrad import CRF
-from lightning_modules.pictures import blend, draw_filters, draw_panel, filters_of, paint
+from lightning_modules.pictures import blend, draw_filters, draw_panel, filters_of, paint, picture
 from lightning_modules.segmentation import SegmentationModule
+from lightning_modules.sizes import at_size
 
 
 class _RunFolder(Callback):
@@ -92,7 +93,7 @@ class FilterPictures(_RunFolder):
 
 
 class PredictionWriter(_RunFolder, BasePredictionWriter):
-    """Writes predictions at the original image size.
+    """Writes predictions, which are at the original image size.
 
     For each image ``labels/NAME.png`` (palette PNG whose values are labels), ``overlays/NAME.png`` and,
     if asked for, ``probabilities/NAME.npy`` (L, H, W) float16. Where the data module has ``result_ids`` (the id of
@@ -109,31 +110,36 @@ class PredictionWriter(_RunFolder, BasePredictionWriter):
         self.probabilities = probabilities
 
     def write_on_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, prediction: Tensor, indices: Any, batch: Any, *args: Any
+        self,
+        trainer: pl.Trainer,
+        module: pl.LightningModule,
+        prediction: list[Tensor],
+        indices: Any,
+        batch: Any,
+        *args: Any,
     ) -> None:
         """Writes the images of a batch."""
         folder = Path(self.folder) if self.folder else self.run_folder / "predictions"
         colours = cast(SegmentationModule, module).colours
         result_ids = getattr(trainer.datamodule, "result_ids", None)  # type: ignore[attr-defined]
-        for q, image, name, size in zip(prediction, batch["image"], batch["name"], batch["size"].tolist(), strict=True):
-            resized = torch.nn.functional.interpolate(q[None].float(), size=size, mode="bilinear")[0]
-            labels = resized.argmax(0)
+        for q, image, name in zip(prediction, batch["image"], batch["name"], strict=True):
+            labels = q.argmax(0)
             painted = paint(labels, colours)
-            original = Image.fromarray(image.movedim(0, -1).cpu().numpy()).resize(size[::-1])
+            original = Image.fromarray(picture(image, labels.shape))
             overlay = Image.blend(original, Image.fromarray(painted), 0.5)
             indexed = Image.fromarray(labels.cpu().numpy().astype(np.uint8))
             indexed.putpalette([channel for colour in colours for channel in colour])
             pictures = {"labels": indexed, "overlays": overlay}
             if result_ids is not None:
                 pictures["results"] = Image.fromarray(np.array(result_ids, dtype=np.uint8)[labels.cpu().numpy()])
-            for kind, picture in pictures.items():
+            for kind, drawn in pictures.items():
                 path = folder / kind / f"{name}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                picture.save(path)
+                drawn.save(path)
             if self.probabilities:
                 path = folder / "probabilities" / f"{name}.npy"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                np.save(path, resized.half().cpu().numpy())
+                np.save(path, q.half().cpu().numpy())
 
 
 def log_picture(trainer: pl.Trainer, name: str, path: Path, figure: Figure) -> None:
@@ -150,12 +156,12 @@ def log_picture(trainer: pl.Trainer, name: str, path: Path, figure: Figure) -> N
 
 @torch.no_grad()
 def _panel_row(module: SegmentationModule, image: Tensor, mask: Tensor) -> dict[str, np.ndarray]:
-    """Titled pictures of one image."""
+    """Titled pictures of one image, at the size of its mask."""
     colours = module.colours
-    row = {"image": image.movedim(0, -1).cpu().numpy(), "truth": paint(mask, colours)}
+    row = {"image": picture(image, mask.shape), "truth": paint(mask, colours)}
     with module.trainer.precision_plugin.val_step_context():  # as it was measured
         logits, energy, states = module.infer(image[None])
-        _, *later = states
+        logits, _, *later = (at_size(each, mask.shape) for each in (logits, *states))
     row["network"] = paint(logits[0].argmax(0), colours)
     if energy is not None:  # otherwise there is only the last state
         row |= {f"$q^{{{t}}}$": blend(state[0].float(), colours) for t, state in enumerate(later, start=1)}

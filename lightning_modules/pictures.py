@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor, nn
 
 from crfgrad import (
@@ -21,6 +22,12 @@ from crfgrad import (
 )
 from crfgrad.ops.taps import opposite_taps
 from datamodules.colours import Colour
+
+
+def picture(image: Tensor, size: Sequence[int]) -> np.ndarray:
+    """An image (3, H, W) of 8-bit colours at another height and width: (height, width, 3) uint8."""
+    pixels = Image.fromarray(image.movedim(0, -1).cpu().numpy())
+    return np.array(pixels.resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
 def blend(q: Tensor, colours: Sequence[Colour]) -> np.ndarray:

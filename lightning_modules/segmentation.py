@@ -17,6 +17,7 @@ from lightning_modules.losses import build_loss
 from lightning_modules.metrics import segmentation_metrics, trimap
 from lightning_modules.old_names import refuse_old_units, with_new_names
 from lightning_modules.rates import check_potential_rates, head_groups
+from lightning_modules.sizes import at_size
 from lightning_modules.tiling import Tiling
 
 
@@ -46,7 +47,7 @@ class SegmentationModule(pl.LightningModule):
         scheduler: Called with the optimizer; steps once an epoch.
         unary_checkpoint: Checkpoint of a ``SegmentationModule`` whose network to start from.
         freeze_network_epochs: Train only the head for so many epochs.
-        trimap_width: Half the width, in pixels, of the band along boundaries where IoU is measured too.
+        trimap_width: Half the width, in pixels of the mask, of the band along boundaries where IoU is measured too.
         eval_solver: Another solver for the head in validation, test and prediction.
         tiling: Applies the network to tiles of large images there.
         head_tiling: Applies the head to tiles of them; energies are then not measured.
@@ -114,6 +115,8 @@ class SegmentationModule(pl.LightningModule):
         self.energies: Any = nn.ModuleDict(
             {f"{stage}_{when}": MeanMetric() for stage in ("val", "test") for when in ("0", "T")}
         )
+        # Lightning's own mean over processes rounds the number of images of each
+        self.losses: Any = nn.ModuleDict({stage: MeanMetric(nan_strategy="disable") for stage in ("val", "test")})
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> "SegmentationModule":
@@ -217,14 +220,16 @@ class SegmentationModule(pl.LightningModule):
         """See ``evaluate``."""
         self.evaluate(batch, "test")
 
-    def predict_step(self, batch: dict[str, Any], batch_index: int) -> Tensor:
-        """The distributions (B, L, H, W)."""
-        q: Tensor = self(batch["image"])[1]
-        return q
+    def predict_step(self, batch: dict[str, Any], batch_index: int) -> list[Tensor]:
+        """The distributions (L, H, W) of each image, at the size of its file, as ``evaluate`` measures them."""
+        logits, q = self(batch["image"])
+        sizes = enumerate(batch["size"].tolist())
+        if self.head is None:
+            return [at_size(logits[[index]], size)[0].float().softmax(dim=0) for index, size in sizes]
+        return [at_size(q[[index]], size)[0] for index, size in sizes]
 
     def evaluate(self, batch: dict[str, Any], stage: str) -> None:
-        """Updates the metrics of the network alone and of the head, and the energies."""
-        mask = batch["mask"]
+        """Updates the metrics of the network alone and of the head, at the sizes of the masks, and the energies."""
         logits, energy, states = self.infer(batch["image"])
         q = start = next(states)
         for state in states:
@@ -232,12 +237,15 @@ class SegmentationModule(pl.LightningModule):
         if energy is not None:
             self.energies[f"{stage}_0"].update(energy(start))
             self.energies[f"{stage}_T"].update(energy(q))
-        band = trimap(mask, self.hparams["trimap_width"], self.hparams["ignore_index"])
-        for name, scores in {"network": logits, "crf": q}.items():
-            if f"{stage}_{name}_image" in self.metrics:
-                self.metrics[f"{stage}_{name}_image"].update(scores.argmax(1), mask)
-                self.metrics[f"{stage}_{name}_trimap"].update(scores.argmax(1), band)
-        self.log(f"{stage}/loss", self.score(logits, q, mask), batch_size=len(mask), sync_dist=True)
+        for index, mask in enumerate(batch["mask"]):  # (H, W), of any size
+            truth = mask[None]
+            band = trimap(truth, self.hparams["trimap_width"], self.hparams["ignore_index"])
+            own = {name: at_size(each[[index]], mask.shape) for name, each in (("network", logits), ("crf", q))}
+            for name, scores in own.items():
+                if f"{stage}_{name}_image" in self.metrics:
+                    self.metrics[f"{stage}_{name}_image"].update(scores.argmax(1), truth)
+                    self.metrics[f"{stage}_{name}_trimap"].update(scores.argmax(1), band)
+            self.losses[stage].update(self.score(own["network"], own["crf"], truth))
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics of the epoch."""
@@ -248,7 +256,9 @@ class SegmentationModule(pl.LightningModule):
         self.log_metrics("test")
 
     def log_metrics(self, stage: str) -> None:
-        """IoU of the result and, with a head, of the network alone (``_network``); mean energies."""
+        """IoU of the result and, with a head, of the network alone (``_network``); mean loss and energies."""
+        self.log(f"{stage}/loss", self.losses[stage].compute(), sync_dist=True)
+        self.losses[stage].reset()
         for name in ("network",) if self.head is None else ("network", "crf"):
             suffix = "_network" if name == "network" and self.head is not None else ""
             for where, prefix in (("image", ""), ("trimap", "trimap_")):

@@ -22,6 +22,7 @@ from experiments.ablation.rows import HEADS, NETWORK, Row, head_settings
 from experiments.files import alone, duration, write_text
 from lightning_modules.cli import CLI
 from lightning_modules.metrics import segmentation_metrics
+from lightning_modules.sizes import at_size
 from main import main as run_main
 
 Point = dict[str, float]
@@ -78,12 +79,14 @@ def scores(run: CLI, grid: Sequence[Point]) -> list[float]:
     ignored = run.datamodule.ignore_index
     metrics = [segmentation_metrics(run.datamodule.num_classes, ignored)["miou"].to(device) for _ in grid]
     for batch in batches(run, "val"):
-        image, mask = batch["image"].to(device), batch["mask"].to(device)
+        image, masks = batch["image"].to(device), [mask.to(device) for mask in batch["mask"]]
         logits = model.infer(image)[0]
         start = model.head.initial(logits)
         for point, metric in zip(grid, metrics, strict=True):
             set_widths(model.head.potentials, point)
-            metric.update(model.solver(model.head.energy(logits, image), start).argmax(1), mask)
+            q = model.solver(model.head.energy(logits, image), start)
+            for index, mask in enumerate(masks):
+                metric.update(at_size(q[[index]], mask.shape).argmax(1), mask[None])
     return [metric.compute().item() for metric in metrics]
 
 

@@ -19,6 +19,7 @@ from experiments.figures.runs import Run
 from experiments.figures.style import colour_of, title_of
 from experiments.solvers import switched
 from lightning_modules.metrics import segmentation_metrics
+from lightning_modules.sizes import at_size
 
 
 class Curve(NamedTuple):
@@ -56,8 +57,8 @@ def measure(run: Run, iterations: int, images: int | None = None, step_size: flo
         for solver, rows, metric in zip(solvers, energies, metrics, strict=True):
             row = []
             for state, scored in zip(solver.trajectory(energy, run.crf.initial(logits)), metric, strict=True):
-                row.append(energy(state) / mask[0].numel())
-                scored.update(state.argmax(1), mask)
+                row.append(energy(state) / image[0, 0].numel())
+                scored.update(at_size(state, mask.shape[1:]).argmax(1), mask)
             rows.append(torch.cat(row))
     if not energies[0]:
         raise SystemExit("there are no test images to draw: give --images a larger number")

@@ -13,7 +13,8 @@ from torch import Tensor
 from crfgrad import CRF, BilateralPotential
 from experiments.figures.runs import Run
 from experiments.figures.style import LETTER, add_classes
-from lightning_modules.pictures import blend, draw_filters, draw_panel, filters_of, lattice_filter_slice, paint
+from lightning_modules.pictures import blend, draw_filters, draw_panel, filters_of, lattice_filter_slice, paint, picture
+from lightning_modules.sizes import at_size
 
 Picture = dict[str, np.ndarray]
 MOST_STATES = 6
@@ -94,9 +95,11 @@ def draw_results(run: Run, images: int) -> Figure:
     rows = []
     for image, mask in run.samples(images):
         states = states_of(run, image)
-        labels = {"truth": mask[0], "network": states[0].argmax(0), "network + CRF": states[-1].argmax(0)}
+        size = mask.shape[1:]
+        first, last = (at_size(state[None], size)[0].argmax(0) for state in (states[0], states[-1]))
+        labels = {"truth": mask[0], "network": first, "network + CRF": last}
         painted = {title: paint(each, run.module.colours) for title, each in labels.items()}
-        rows.append({"image": _picture(image), **painted})
+        rows.append({"image": picture(image[0], size), **painted})
     figure = draw_panel(rows)
     add_classes(figure, run.module.class_names, run.module.colours)
     return figure
@@ -105,7 +108,7 @@ def draw_results(run: Run, images: int) -> Figure:
 def _states_row(run: Run, image: Tensor, label: str | None) -> Picture:
     states = states_of(run, image)
     drawn = np.unique(np.linspace(0, len(states) - 1, MOST_STATES).round().astype(int))
-    row = {"image": _picture(image)}
+    row = {"image": picture(image[0], image.shape[2:])}
     for t in drawn:
         if label is None:
             row[f"$q^{{{t}}}$"] = blend(states[t].float(), run.module.colours)
@@ -113,7 +116,3 @@ def _states_row(run: Run, image: Tensor, label: str | None) -> Picture:
             grey = states[t][run.module.class_names.index(label)].clamp(0, 1).float()
             row[f"$q^{{{t}}}$"] = grey[..., None].expand(-1, -1, 3).numpy()
     return row
-
-
-def _picture(image: Tensor) -> np.ndarray:
-    return image[0].movedim(0, -1).cpu().numpy()
