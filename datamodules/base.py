@@ -5,16 +5,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 import albumentations as A
 import numpy as np
 import pytorch_lightning as pl
 from pytorch_lightning.overrides.distributed import UnrepeatedDistributedSampler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from datamodules.colours import Colour
-from datamodules.dataset import Sample, SegmentationDataset, collate, read_image
+from datamodules.dataset import Logits, Sample, SegmentationDataset, collate, read_image
 from datamodules.frame import check_whole_picture
+from datamodules.stages import two_stages
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif", ".jp2")
 
@@ -36,6 +38,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
             up to half a pixel beside, unless a transform has a ``mask_interpolation`` of its own.
         measure_at_own_size: Validation and test compare with masks as they are in the data set, whatever size
             ``eval_transforms`` makes of the images; false transforms the masks, too, and compares at that size.
+        fold: (k, n) leaves the k-th of n stretches of the training images out of training; k counts from 0.
     """
 
     classes: Sequence[str]
@@ -52,8 +55,11 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         predict_images: str | None = None,
         align_masks: bool = True,
         measure_at_own_size: bool = True,
+        fold: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        if fold is not None and not 0 <= fold[0] < fold[1]:
+            raise ValueError(f"fold {list(fold)} is none: give [k, n] with k from 0 to n - 1")
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.workers = workers
@@ -62,6 +68,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         self.predict_images = predict_images
         self.align_masks = align_masks
         self.measure_at_own_size = measure_at_own_size
+        self.fold = fold
+        self.logits: dict[str, Logits] = {}
 
     @property
     def num_classes(self) -> int:
@@ -74,7 +82,12 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled; the last batch is dropped if it is not full, for the sake of batch normalisation."""
-        dataset = self.dataset("train", self.train_transforms)
+        dataset: Any = self.dataset("train", self.train_transforms)
+        if "train" in self.logits:
+            dataset.use_logits(self.logits["train"])
+        if self.fold is not None:
+            left_out = fold_of(len(dataset), *self.fold)
+            dataset = Subset(dataset, [index for index in range(len(dataset)) if index not in left_out])
         size = min(self.batch_size, len(dataset) // self._world_size)
         if size == 0:
             raise ValueError(
@@ -105,6 +118,22 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
             check_whole_picture(self.eval_transforms, "leave it out, or set measure_at_own_size to false")
             if isinstance(dataset, SegmentationDataset):  # another kind brings the masks that it wants
                 dataset.masks_as_read = True
+        if split in self.logits:
+            dataset.use_logits(self.logits[split])
+        return dataset
+
+    def pictures(self, split: str) -> SegmentationDataset:
+        """The pictures of a split whose logits can be kept: with the transforms that make the same of them each time.
+
+        Set ``logits[split]`` before the loader is made, and its samples have logits. Refused where other transforms
+        follow than those that only move pixels.
+        """
+        fixed, moving = two_stages(self.train_transforms if split == "train" else self.eval_transforms)
+        if moving and split != "train":
+            raise ValueError(f"{type(moving[0]).__name__} in eval_transforms may change: leave it out")
+        dataset = self.dataset(split, fixed)
+        if not isinstance(dataset, SegmentationDataset):
+            raise ValueError("logits are kept for data sets that are a SegmentationDataset: make it one")
         return dataset
 
     @property
@@ -122,7 +151,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
             )
         return self._loader(dataset, batch_size or self.eval_batch_size, sampler=sampler)
 
-    def _loader(self, dataset: SegmentationDataset, batch_size: int, **options: object) -> DataLoader[Sample]:
+    def _loader(self, dataset: Dataset[Sample], batch_size: int, **options: object) -> DataLoader[Sample]:
         return DataLoader(
             dataset,
             batch_size=batch_size,
@@ -131,6 +160,11 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
             collate_fn=collate,
             **options,  # type: ignore[arg-type]
         )
+
+
+def fold_of(count: int, fold: int, folds: int) -> range:
+    """The images of a fold: one of ``folds`` stretches of ``count`` images, counted from 0."""
+    return range(fold * count // folds, (fold + 1) * count // folds)
 
 
 class ImageList(SegmentationDataset):

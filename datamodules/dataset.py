@@ -1,7 +1,7 @@
 """Reading images and masks, and handing them on as tensors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,17 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from datamodules.alignment import align_masks as aligned
+from datamodules.stages import two_stages
 
 Sample = dict[str, Any]
 """image (3, H, W) uint8 colours 0..255, mask (H, W) int64, name, and the size (H, W) of the file.
 
-In a batch masks are (B, H, W), or a list of (H, W) if they differ in size.
+In a batch masks are (B, H, W), or a list of (H, W) if they differ in size. Where logits are kept, also
+logits (L, H, W).
 """
+
+Logits = Callable[[int, str], np.ndarray]
+"""Logits (L, H, W) of the picture of a sample, by its index and name."""
 
 
 class SegmentationDataset(Dataset[Sample], ABC):
@@ -39,7 +44,17 @@ class SegmentationDataset(Dataset[Sample], ABC):
     def __init__(
         self, transforms: Sequence[A.BasicTransform] = (), ignore_index: int = 255, align_masks: bool = True
     ) -> None:
-        self.transform = A.Compose(aligned(transforms, ignore_index) if align_masks else list(transforms))
+        transforms = aligned(transforms, ignore_index) if align_masks else list(transforms)
+        self.transform: A.Compose = A.Compose(transforms)
+        self.moving: A.Compose | None = None
+        self.logits: Logits | None = None
+
+    def use_logits(self, logits: "Logits") -> None:
+        """Gives samples the logits of their pictures, which move as their pixels do: see ``two_stages``."""
+        fixed, moving = two_stages(self.transform.transforms)
+        self.transform = A.Compose(fixed)
+        self.moving = A.Compose(moving, additional_targets={"place": "mask"})
+        self.logits = logits
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -52,12 +67,20 @@ class SegmentationDataset(Dataset[Sample], ABC):
         image, mask, name = self.read(index)
         size = torch.tensor(image.shape[:2])
         # albumentations has a random state of its own, which seed_everything does not reach
-        self.transform.set_random_seed(int(torch.randint(2**31, ())))
-        kept = mask is None or self.masks_as_read
-        changed = self.transform(image=image) if kept else self.transform(image=image, mask=mask)
-        sample = {"image": _channels_first(changed["image"]), "name": name, "size": size}
+        seed = int(torch.randint(2**31, ()))
+        self.transform.set_random_seed(seed)
+        as_read = mask is None or self.masks_as_read
+        changed = self.transform(image=image) if as_read else self.transform(image=image, mask=mask)
+        sample: Sample = {"name": name, "size": size}
+        if self.logits is not None and self.moving is not None:
+            height, width = changed["image"].shape[:2]
+            self.moving.set_random_seed(seed)
+            changed = self.moving(**changed, place=np.arange(height * width, dtype=np.int32).reshape(height, width))
+            logits = self.logits(index, name)  # (L, H, W)
+            sample["logits"] = torch.from_numpy(logits.reshape(len(logits), -1)[:, changed["place"]])
+        sample["image"] = _channels_first(changed["image"])
         if mask is not None:
-            labels = mask if kept else changed["mask"]
+            labels = mask if as_read else changed["mask"]
             sample["mask"] = torch.from_numpy(np.ascontiguousarray(labels)).long()
         return sample
 

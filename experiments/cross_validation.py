@@ -11,11 +11,11 @@ in a CSV; a combination that it has is not computed again.
 import argparse
 import csv
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from experiments.files import check_arguments
 from main import main as run_main
 
 HEAD = "model.init_args.head.init_args."
@@ -53,7 +53,7 @@ def main(varied: Sequence[str], output: Path, arguments: Sequence[str]) -> list[
             finished = list(csv.DictReader(file))
         if finished and set(finished[0]) != {*settings[0], SCORE}:
             raise SystemExit(f"{path} is of other settings ({', '.join(finished[0])}): give another --output")
-    _check_arguments(output / "arguments.json", arguments)
+    check_arguments(output / "arguments.json", arguments, "scores")
     known = {tuple(row[name] for name in settings[0]): float(row[SCORE]) for row in finished}
     scores = []
     for number, setting in enumerate(settings, start=1):
@@ -72,14 +72,6 @@ def main(varied: Sequence[str], output: Path, arguments: Sequence[str]) -> list[
     print(f"best: {_listed(scores[0][1])}: {100 * scores[0][0]:.2f}; all are in {path}; to use it:")
     print("  " + " ".join(_given(scores[0][1])))
     return scores
-
-
-def _check_arguments(path: Path, arguments: Sequence[str]) -> None:
-    """Scores of other arguments are no use: refuses them, or notes the arguments of new ones."""
-    if path.is_file() and json.loads(path.read_text()) != list(arguments):
-        raise SystemExit(f"{path.parent} has scores for other arguments ({path}): give another --output")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(list(arguments), indent=1))
 
 
 def _given(setting: Setting) -> list[str]:

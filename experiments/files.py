@@ -5,7 +5,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,13 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise SystemExit(f"{path} is no JSON ({error}): delete it, and what it is about is computed again") from None
+
+
+def check_arguments(path: Path, arguments: Sequence[str], results: str) -> None:
+    """Results of other arguments are no use: refuses them, or notes the arguments of new ones."""
+    if read_json(path) not in (None, list(arguments)):
+        raise SystemExit(f"{path.parent} has {results} for other arguments ({path}): give another --output")
+    write_json(path, list(arguments))
 
 
 def try_lock(path: Path) -> IO[str] | None:

@@ -2,6 +2,7 @@
 
 from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
 from lightning_modules.heads import DenseCRFHead
+from lightning_modules.kept_logits import KeptLogits
 from lightning_modules.networks import SMPNetwork
 from lightning_modules.segmentation import SegmentationModule
 from lightning_modules.tiling import Tiling
@@ -9,6 +10,7 @@ from lightning_modules.tiling import Tiling
 __all__ = [
     "DenseCRFHead",
     "FilterPictures",
+    "KeptLogits",
     "PredictionPanels",
     "PredictionWriter",
     "SMPNetwork",

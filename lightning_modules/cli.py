@@ -16,6 +16,7 @@ from pytorch_lightning.loggers import CSVLogger, WandbLogger
 
 from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
 from lightning_modules.encoder_weights import without_loading
+from lightning_modules.kept_logits import KeptLogits
 from lightning_modules.old_names import refusal, refuse_old_units, with_new_names
 
 LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
@@ -76,6 +77,7 @@ class CLI(LightningCLI):
         parser.add_lightning_class_args(PredictionPanels, "panels")
         parser.add_lightning_class_args(FilterPictures, "filters")
         parser.add_lightning_class_args(PredictionWriter, "writer")
+        parser.add_lightning_class_args(KeptLogits, "kept_logits")
 
     def before_instantiate_classes(self) -> None:
         """Refuses to evaluate nothing, and settles what Lightning would do otherwise."""

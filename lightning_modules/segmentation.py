@@ -148,22 +148,31 @@ class SegmentationModule(pl.LightningModule):
                 f"with these settings ({str(error).splitlines()[1].strip()})"
             ) from None
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Image (B, C, H, W) 0..255 -> logits of the network and distributions of head or network."""
+    def forward(self, image: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Image (B, C, H, W) 0..255 -> logits of the network and distributions of head or network.
+
+        Logits that are known already take the place of the network.
+        """
         if self.training:
-            with torch.set_grad_enabled(not self.frozen):
-                logits = self.network(image)
+            if logits is None:
+                with torch.set_grad_enabled(not self.frozen):
+                    logits = self.network(image)
             return logits, logits.softmax(dim=1) if self.head is None else self.head(logits, image)
-        logits, _, states = self.infer(image)
+        logits, _, states = self.infer(image, logits)
         *_, q = states
         return logits, q
 
-    def infer(self, image: Tensor) -> tuple[Tensor, Energy | None, Iterator[Tensor]]:
+    def network_logits(self, image: Tensor) -> Tensor:
+        """What the network says in evaluation, in tiles if there are any."""
+        logits: Tensor = self.network(image) if self.tiling is None else self.tiling(self.network, image)
+        return logits
+
+    def infer(self, image: Tensor, logits: Tensor | None = None) -> tuple[Tensor, Energy | None, Iterator[Tensor]]:
         """Logits, the energy if the head is a CRF, and the distributions q^0 to q^T, one after the other.
 
         Without a head there is only q^0; of one that is no CRF, or works in tiles, what comes before it and after it.
         """
-        logits: Tensor = self.network(image) if self.tiling is None else self.tiling(self.network, image)
+        logits = self.network_logits(image) if logits is None else logits
         if isinstance(self.head, CRF) and self.head_tiling is None:
             energy = self.head.energy(logits, image)
             return logits, energy, self.solver.trajectory(energy, self.head.initial(logits))
@@ -192,6 +201,13 @@ class SegmentationModule(pl.LightningModule):
         """Whether only the head is being trained."""
         return self.training and self.current_epoch < self.hparams["freeze_network_epochs"]
 
+    @property
+    def frozen_throughout(self) -> bool:
+        """Whether a whole fit trains only the head."""
+        epochs = self.trainer.max_epochs
+        frozen = epochs is not None and 0 <= epochs <= self.hparams["freeze_network_epochs"]
+        return frozen and self.head is not None
+
     def score(self, logits: Tensor, q: Tensor, mask: Tensor) -> Tensor:
         """The loss on the distributions of the head, or on the logits if there is none."""
         loss: Tensor = self.loss(logits if self.head is None else log_distribution(q), mask)
@@ -199,7 +215,7 @@ class SegmentationModule(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_index: int) -> Tensor:
         """One step."""
-        logits, q = self(batch["image"])
+        logits, q = self(batch["image"], _kept(batch))
         loss = self.score(logits, q, batch["mask"])
         self.log("train/loss", loss, prog_bar=True, batch_size=len(q))
         if self.frozen:  # DDP waits for a gradient of every parameter
@@ -230,7 +246,7 @@ class SegmentationModule(pl.LightningModule):
 
     def evaluate(self, batch: dict[str, Any], stage: str) -> None:
         """Updates the metrics of the network alone and of the head, at the sizes of the masks, and the energies."""
-        logits, energy, states = self.infer(batch["image"])
+        logits, energy, states = self.infer(batch["image"], _kept(batch))
         q = start = next(states)
         for state in states:
             q = state  # only the last one counts
@@ -291,13 +307,20 @@ class SegmentationModule(pl.LightningModule):
         """Keeps batch normalisation of a frozen network as it is."""
         self.network.train(not self.frozen)
 
+    def setup(self, stage: str) -> None:
+        """A network that stays frozen throughout needs no gradients, which DDP has to know before it begins."""
+        if stage == "fit" and self.frozen_throughout:
+            self.network.requires_grad_(False)
+
     def on_fit_start(self) -> None:
-        """Refuses a head without parameters. A network that stays frozen throughout needs no gradients at all."""
+        """Refuses a head without parameters."""
         if self.head is not None and not list(self.head.parameters()):
             raise ValueError(
                 f"{type(self.head).__name__} has nothing to learn, so there is nothing to fit: use test with "
                 "--untrained true and --model.init_args.unary_checkpoint"
             )
-        epochs = self.trainer.max_epochs
-        if epochs is not None and 0 <= epochs <= self.hparams["freeze_network_epochs"]:
-            self.network.requires_grad_(False)
+
+
+def _kept(batch: dict[str, Any]) -> Tensor | None:
+    """Logits (B, L, H, W) that a batch brings, if it does."""
+    return batch["logits"].float() if "logits" in batch else None

@@ -26,7 +26,8 @@ CLUSTER = ROOT / "experiments" / "cluster.yaml"
 DEMO = ROOT / "experiments" / "synthetic_streets" / "demo.yaml"
 SWEEPS = set((ROOT / "experiments" / "sweeps").glob("*.yaml"))  # test_sweep.py has them
 SCHEDULES = sorted((ROOT / "experiments").rglob("second_stage.yaml"))
-NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - {*HEADS, *SWEEPS, *SCHEDULES, DENSE, DEMO})
+ALONE = sorted((ROOT / "experiments").rglob("head_alone.yaml"))
+NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - {*HEADS, *SWEEPS, *SCHEDULES, *ALONE, DENSE, DEMO})
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,18 @@ def test_every_schedule_of_a_head(schedule: Path, network: str, tmp_path: Path) 
     scheduled = "scheduler" not in settings
     assert len(trained.trainer.lr_scheduler_configs) == scheduled
     assert [group.get("initial_lr", group["lr"]) for group in trained.trainer.optimizers[0].param_groups] == rates
+
+
+@pytest.mark.parametrize("schedule", ALONE, ids=lambda path: path.parent.name)
+def test_every_head_alone(schedule: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network, head = schedule.parent / "lite0.yaml", ROOT / "experiments" / "heads" / "spatial.yaml"
+    given = [f"--config={path}" for path in (network, head, schedule)] + tiny_data(network, tmp_path / "data")
+    with caplog.at_level("INFO"):
+        trained = run("fit", *given, *QUIET, f"--output={tmp_path}")
+    assert "The head trains on kept logits of" in caplog.text
+    asked = yaml.safe_load(schedule.read_text())
+    assert asked["model"]["init_args"]["freeze_network_epochs"] == asked["trainer"]["max_epochs"]
+    assert not trained.trainer.lr_scheduler_configs
 
 
 PAPER = {"weizmann_horse/fcn8s": (1e-3, 5e-3), "nyu_v2/fcn8s": (3.07e-6, 1.63e-8), "cityscapes/lrr4x": (1e-3, 5e-3)}
@@ -165,7 +178,7 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_one_begins_with_its_command() -> None:
     configurations = set((ROOT / "experiments").rglob("*.yaml")) - SWEEPS
-    tested_above = {*HEADS, *NETWORKS, *SCHEDULES, DEMO, DENSE, CLUSTER}
+    tested_above = {*HEADS, *NETWORKS, *SCHEDULES, *ALONE, DEMO, DENSE, CLUSTER}
     assert configurations == tested_above
     for path in configurations:
         assert isinstance(yaml.safe_load(path.read_text()), dict)

@@ -146,3 +146,22 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
         values = [run.trainer.callback_metrics[name] for run in (resumed, whole)]
         assert torch.isfinite(values[0])
         assert values[0] == pytest.approx(values[1].item(), abs=0.5 * max(values).item())
+
+
+def test_a_head_alone_on_two_processes(tmp_path: Path) -> None:
+    """They share the work of the network, and train and measure as one process does."""
+    frozen = [FULL, "--name=two", "--model.init_args.freeze_network_epochs=3", "--trainer.max_epochs=2"]
+    frozen += [f"--kept_logits.folder={tmp_path / 'logits'}", "--data.init_args.val_size=7"]
+    streets_on_two("fit", tmp_path, *frozen)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "logits").glob("*.npz")}
+    assert len(files) == 4
+    folder = tmp_path / "two" / "version_0"
+    rows = [row for row in read_metrics(folder) if row["val/miou"]]
+    last, config = f"--ckpt_path={folder / 'checkpoints' / 'last.ckpt'}", f"--config={folder / 'config.yaml'}"
+    alone = ["--trainer.devices=1", "--trainer.strategy=auto", f"--output={tmp_path}"]
+    one = run("validate", config, last, *alone).trainer.callback_metrics
+    for name in (*METRICS, "loss"):
+        assert one[f"val/{name}"].item() == pytest.approx(float(rows[-1][f"val/{name}"]), rel=1e-4)
+    resumed = run("fit", config, last, *alone, "--trainer.max_epochs=3")
+    assert resumed.trainer.current_epoch == 3
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "logits").glob("*.npz")} == files
