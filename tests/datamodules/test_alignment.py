@@ -10,9 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from datamodules import FolderDataModule, NYUv2, WeizmannHorse
-from datamodules.alignment import align_masks
+from datamodules import Cityscapes, FolderDataModule, NYUv2, SyntheticStreets, WeizmannHorse
+from datamodules.alignment import AlignedMask, align_masks
+from tests.tiny_data import WRITERS
 
+FOLDERS: dict[Any, str] = {Cityscapes: "cityscapes", NYUv2: "nyu_v2", WeizmannHorse: "weizmann_horse"}
 COUNT, HEIGHT, WIDTH = 210, 90, 120
 TRANSFORMS: dict[str, list[Any]] = {
     "one half": [A.Resize(45, 60)],
@@ -189,3 +191,17 @@ def test_frames_of_nyu_v2(tmp_path: Path) -> None:
     assert len(pairs) == 200
     assert (np.abs(np.mean([centre(mask) - centre(image) for image, mask in pairs], axis=0)) < 0.05).all()
     assert torch.stack([sample["mask"] for sample in samples]).unique().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [Cityscapes, NYUv2, SyntheticStreets, WeizmannHorse])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_every_data_module_can_do_both(kind: Any, aligned: bool, tmp_path: Path) -> None:
+    given = {} if kind is SyntheticStreets else {"root": str(tmp_path)}
+    if given:
+        WRITERS[FOLDERS[kind]](tmp_path)
+    dataset = kind(**given, align_masks=aligned).dataset("val", [A.Resize(20, 30)])
+    (transform,) = dataset.transform.transforms
+    assert isinstance(transform.apply_to_mask, AlignedMask) == aligned
+    if aligned:
+        assert transform.apply_to_mask.ignore_index == 255
+    assert dataset[0]["mask"].shape == (20, 30)
