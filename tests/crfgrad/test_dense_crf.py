@@ -3,14 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from crfgrad import DenseCRF, MeanField, PermutohedralLattice, ProjectedGradient
-from experiments.benchmark import work
 from experiments.scene import make_logits, make_scene
-from tests.recorded.make_pydensecrf_labels import FOLDER, LABELS, SIGMAS, SIZE
 
 
 def dense_kernel(features: Tensor) -> Tensor:
@@ -87,7 +84,7 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         DenseCRF()(0.5 * probabilities, image)
     with pytest.raises(TypeError, match="solver must be a class, such as MeanField"):
         DenseCRF(solver=MeanField())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="both be numpy arrays or both"):
+    with pytest.raises(TypeError, match="must all be numpy arrays or all be torch"):
         DenseCRF()(probabilities.numpy(), image)
     with pytest.raises(ValueError, match=r"must be \(L, H, W\)"):
         DenseCRF()(probabilities.flatten(1), image)
@@ -97,14 +94,3 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         DenseCRF(gaussian_compat=[1.0, 2.0])(probabilities, image)
     with pytest.raises(ValueError, match="bilateral_srgb has 2 widths for 3 channels"):
         DenseCRF(bilateral_srgb=(13, 13))(probabilities, image)
-
-
-@pytest.mark.parametrize("name", list(SIGMAS))
-def test_labels_are_those_of_pydensecrf(name: str) -> None:
-    pixels = work.photograph(*SIZE)
-    probabilities = work.softmax(work.scores(pixels, LABELS))
-    labels = work.dense_crf(SIGMAS[name])(probabilities, pixels).argmax(0)
-    expected = np.array(Image.open(FOLDER / f"pydensecrf_{name}.png"))
-    assert len(np.unique(expected)) >= 4
-    assert (labels == expected).mean() >= 0.999
-    assert (probabilities.argmax(0) != expected).mean() > 0.1  # so that there was something to do
