@@ -19,11 +19,12 @@ __all__ = ["densecrf", "install", "utils"]
 def install() -> None:
     """Lets ``import pydensecrf`` find this package, in this process and in those that it starts.
 
-    Example:
-        >>> install()
-        >>> from pydensecrf.utils import unary_from_labels
-        >>> unary_from_labels.__module__
-        'crfgrad.pydensecrf.utils'
+    Example::
+
+        import crfgrad.pydensecrf
+
+        crfgrad.pydensecrf.install()
+        from pydensecrf.utils import unary_from_softmax  # of crfgrad
     """
     shim = str(Path(__file__).parent / "installed")
     here = sys.modules[__name__]
