@@ -3,10 +3,13 @@
 Each case is written for the two modules of pydensecrf, so that the tests play it with those of crfgrad.
 """
 
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -243,6 +246,52 @@ def _utils(dcrf: ModuleType, utils: ModuleType) -> Results:
 case(_utils, name="utils")
 
 
+SCRIPTS = Path(__file__).parents[1] / "crfgrad" / "pydensecrf" / "scripts"
+
+
+def write_inputs(folder: Path) -> None:
+    """What the scripts read."""
+    (folder / "images").mkdir()
+    for number in range(3):
+        image = photograph(70, 90 + number, 100 * number, 150)
+        likely = probabilities(image, 5)
+        noisy = {"maps": likely[1:] + likely[:1] / 4, "logits": np.log(likely)}
+        np.savez(folder / "images" / f"{number}.npz", image=image, **noisy)
+    labels = likely.argmax(0)
+    palette = np.array([[0, 0, 0], [200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0]], np.uint8)
+    np.savez(folder / "annotation.npz", image=image, annotation=palette[labels])
+    np.savez(folder / "ink.npz", image=image, mask=(255 * likely[0]).astype(np.uint8))
+    volume = photograph(12, 20 * 24, 200)[..., :2].reshape(12, 20, 24, 2)
+    organ = 1 / (1 + np.exp(4 - volume[..., 0] / 25 + noise(12, 20, 24)))
+    np.savez(folder / "volume.npz", channels=volume, organ=organ)
+
+
+def play_script(name: str, folder: Path, *run: str, method: str = "fork") -> dict[str, np.ndarray]:
+    """What a script writes from those inputs.
+
+    Args:
+        name: Of the script.
+        folder: With the inputs.
+        run: What runs a script.
+        method: How the processes of a pool start.
+    """
+    output = folder / name
+    output.mkdir()
+    given = {
+        "activation_maps": [folder / "images", output],
+        "network_output": [folder / "images", output, method],
+        "annotation": [folder / "annotation.npz", output / "image", "image"],
+        "ink": [folder / "ink.npz", output / "mask"],
+        "volume": [folder / "volume.npz", output / "mask"],
+    }[name]
+    command = [*run, str(SCRIPTS / f"{name}.py"), *map(str, given)]
+    subprocess.run(command, check=True, timeout=300, cwd=folder)
+    if name == "annotation":
+        command[-2:] = str(output / "points"), "points"
+        subprocess.run(command, check=True, timeout=300, cwd=folder)
+    return {f"{name}.py: {file.stem}": np.load(file).astype(np.uint8) for file in sorted(output.glob("*.npy"))}
+
+
 def kept(results: Results) -> Iterator[tuple[str, np.ndarray]]:
     """What is kept of results: labels of all pixels and probabilities of some; other arrays as they are."""
     for name, result in results.items():
@@ -266,6 +315,10 @@ def main() -> None:
     recorded = {"fingerprint": np.array(fingerprint())}
     for name, play in CASES.items():
         recorded |= {f"{name}: {what}": array for what, array in kept(play(densecrf, utils))}
+    with TemporaryDirectory() as scratch:
+        write_inputs(Path(scratch))
+        for script in sorted(SCRIPTS.glob("*.py")):
+            recorded |= play_script(script.stem, Path(scratch), sys.executable, method="spawn")
     np.savez_compressed(FILE, **recorded)  # type: ignore[arg-type]
 
 
