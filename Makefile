@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	$(RUN) experiments.demo
 
 test: lint
-	$(RUN) pytest
+	$(RUN) pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 benchmark: $(PEERS)/installed
 	OMP_WAIT_POLICY=passive PYTHONPATH=$(PEERS) $(RUN) experiments.benchmark

@@ -8,6 +8,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from crfgrad.ops.registry import refuse_onnx
+
 _values: ContextVar[bool | None] = ContextVar("check_values", default=None)
 
 
@@ -97,13 +99,9 @@ def check_valid(valid: Tensor | None, scores: Tensor) -> None:
 
 def check_transforms() -> None:
     """Raises a NotImplementedError within a transform of torch.func that does not reach into a CRF."""
-    if torch.onnx.is_in_onnx_export():
-        raise NotImplementedError(
-            "ONNX has no operations for a permutohedral lattice: use torch.export for the whole model, or export the "
-            "network alone and refine its output with crfgrad afterwards"
-        )
     if torch.compiler.is_compiling():
         return
+    refuse_onnx()
     kinds = {interpreter.key() for interpreter in torch._C._functorch.get_interpreter_stack() or ()}
     if torch._C._functorch.TransformType.Vmap in kinds:
         raise NotImplementedError(

@@ -99,7 +99,7 @@ class CRF(nn.Module):
             )
         with torch.autocast(logits.device.type, enabled=False):
             logits = _only_valid(_prepared(logits), valid)
-            image = image.to(logits.dtype)
+            image = _only_valid(image.to(logits.dtype), valid)
             check_finite("image", image)
             if self.check_colour:
                 check_colours(image)
@@ -128,9 +128,9 @@ def _build(potential: Callable[[int], PairwisePotential] | PairwisePotential, nu
     return built
 
 
-def _only_valid(logits: Tensor, valid: Tensor | None) -> Tensor:
-    """Logits with 0 outside of the mask, where there may be anything: NaN times 0 would be NaN."""
-    return logits if valid is None else logits.masked_fill(~valid[:, None], 0)
+def _only_valid(channels: Tensor, valid: Tensor | None) -> Tensor:
+    """Logits or an image with 0 outside of the mask, where there may be anything: NaN times 0 would be NaN."""
+    return channels if valid is None else channels.masked_fill(~valid[:, None], 0)
 
 
 def _prepared(logits: Tensor) -> Tensor:

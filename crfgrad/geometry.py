@@ -50,7 +50,11 @@ def kept(function: Function) -> Function:
     return cast(Function, call)
 
 
-_kept_matrix = kept(embedding_matrix)
+@lru_cache(maxsize=256)
+def table(function: Callable[..., Tensor], *arguments: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A function of numbers as a tensor on a device, copied there once: a copy waits for the device."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        return function(*arguments).to(device, dtype)
 
 
 def taps_of(dimension: int, radius: int) -> int:
@@ -125,7 +129,7 @@ def embed(points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         (N, d + 1).
     """
     precise = torch.float32 if points.device.type == "mps" else torch.float64
-    matrix = _kept_matrix(points.shape[1]).to(points.device, precise)
+    matrix = table(embedding_matrix, points.shape[1], device=points.device, dtype=precise)
     points = points.to(precise)
     position = points[:, :1] * matrix[:, 0]
     for k in range(1, points.shape[1]):  # one term after the other, so that the kernels round alike

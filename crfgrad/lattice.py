@@ -206,14 +206,14 @@ class PermutohedralLattice:
 
     def _checked(self, vertex_values: Tensor) -> Tensor:
         """Values of the vertices, and of the one that stands for those that do not exist: (V, C) -> (V + 1, C)."""
-        if vertex_values.dim() != 2 or vertex_values.shape[0] != self.vertices:
+        if vertex_values.dim() != 2 or vertex_values.shape[0] != self.vertices or 0 in vertex_values.shape:
             raise ValueError(
                 f"values of vertices must be ({self.vertices}, C) on this lattice, got {tuple(vertex_values.shape)}"
             )
         return torch.nn.functional.pad(vertex_values, (0, 0, 0, 1))
 
     def _rows(self, values: Tensor) -> Tensor:
-        if values.shape[0] != self.batch or values.shape[2:] != self.shape:
+        if values.shape[0] != self.batch or values.shape[2:] != self.shape or 0 in values.shape:
             expected = ", ".join(map(str, (self.batch, "C", *self.shape)))
             raise ValueError(f"values have shape {tuple(values.shape)}, the lattice was built for ({expected})")
         return values.movedim(1, -1).flatten(0, -2)  # (N, C)

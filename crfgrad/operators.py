@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from crfgrad.lattice import Lattice, OwnPart
-from crfgrad.ops import spatial, taps
+from crfgrad.ops import taps
+from crfgrad.ops.spatial import SpatialKernel
 
 
 class Operator(ABC):
@@ -103,18 +104,58 @@ class SpatialFilter(Operator):
         super().__init__(symmetric)
         if kernel.shape[0] != kernel.shape[1] or any(size % 2 == 0 for size in kernel.shape[2:]):
             raise ValueError(f"a kernel must be (L, L, *K) with odd sizes K, got {tuple(kernel.shape)}")
-        self.kernel = spatial.prepared(kernel)
+        self.kernel = SpatialKernel.of(kernel)
         self.transposed = False
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        return spatial.apply(q, self.kernel, self.transposed)
+        return self.kernel.apply(q, self.transposed)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
         other = object.__new__(SpatialFilter)
         other.__dict__.update(self.__dict__, transposed=not self.transposed)
         return other
+
+
+class OnBlocks(Operator):
+    r"""An operator F on the means of square blocks of pixels: what a block receives reaches each of its pixels.
+
+    .. math:: K = U F U^T / s^d
+
+    for blocks of side s in d dimensions and the map U from blocks to their pixels: symmetric if F is. Pixels of a
+    block do not interact if blocks do not interact with themselves. Outside of the image there is nothing.
+
+    Args:
+        operator: F.
+        side: s, in pixels.
+    """
+
+    def __init__(self, operator: Operator, side: int) -> None:
+        super().__init__(operator.symmetric, operator.excludes_self)
+        self.operator, self.side = operator, side
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        sizes, side = q.shape[1:-1], self.side
+        dims = range(1, 1 + len(sizes))
+        after = [margin for size in reversed(sizes) for margin in (0, -size % side)]
+        blocks = torch.nn.functional.pad(q, [0, 0, *after])
+        for dim in reversed(dims):
+            blocks = blocks.unflatten(dim, (-1, side))  # (B, n_1, s, n_2, s, ..., L)
+        received = self.operator.matmul(blocks.mean([2 * dim for dim in dims]))  # (B, n_1, n_2, ..., L)
+        for dim, size in zip(dims, sizes, strict=True):
+            received = received.repeat_interleave(side, dim).narrow(dim, 0, size)
+        return received
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return OnBlocks(self.operator.transpose(), self.side)
+
+
+def on_blocks(operator: Operator, side: int) -> Operator:
+    """The operator on blocks of that side; as it is for blocks of one pixel."""
+    return operator if side == 1 else OnBlocks(operator, side)
 
 
 class LatticeFilter(Operator):

@@ -121,7 +121,7 @@ def _jacobian(grad: np.ndarray, projected: np.ndarray, leak: float, out: np.ndar
             inside = projected[i, label] > 0
             total += grad[i, label] if inside else zero
             size += one if inside else zero
-        mean = total / max(size, one)
+        mean = total / size  # NaN for a row of NaN, which has no support
         for label in range(grad.shape[1]):
             outside = leak if projected[i, label] < 0 else zero
             out[i, label] = (one if projected[i, label] > 0 else outside) * (grad[i, label] - mean)
@@ -139,11 +139,11 @@ def _jacobian_transposed(
             outside = leak if projected[i, label] < 0 else zero
             total += (one if inside else outside) * grad[i, label]
             size += one if inside else zero
-        mean = total / max(size, one)
+        mean, nothing = total / size, zero / size  # NaN for a row of NaN, which has no support
         for label in range(grad.shape[1]):
             inside = projected[i, label] > 0
             outside = leak if projected[i, label] < 0 else zero
-            out[i, label] = (one if inside else outside) * grad[i, label] - (mean if inside else zero)
+            out[i, label] = (one if inside else outside) * grad[i, label] - (mean if inside else nothing)
 
 
 @kernel

@@ -9,13 +9,13 @@ from crfgrad.geometry import embedding_matrix, key_strides
 from crfgrad.kernels.chains import follow
 from crfgrad.kernels.embedding import embed, extent
 from crfgrad.kernels.parallel import kernel, ranges, run, share
+from crfgrad.ops.lattice import check_size
 
 
 def build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
     """See ``crfgrad.ops.lattice.lattice_build``."""
     count, dimension = points.shape
-    if count * (dimension + 1) >= 2**31:
-        raise ValueError(f"{count} pixels have too many corners for 32-bit numbers: split the batch")
+    check_size(count, dimension)
     array = points.numpy()
     strides, lowest = _key_space(array, count // size, radius)
     corners = np.empty((count, dimension + 1), np.int32)

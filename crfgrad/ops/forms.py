@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crfgrad.ops.registry import signed
+
 
 def derivatives(*operations: Callable[..., Tensor]) -> list[Callable[..., Tensor]]:
     """Differentiable functions from the derivatives of a form by its first argument, its second, ...
@@ -41,6 +43,7 @@ def _derivative(operations: tuple[Callable[..., Tensor], ...], place: int, first
 
     class Derivative(torch.autograd.Function):
         @staticmethod
+        @signed
         def forward(*arguments: Any) -> Tensor:
             return operations[place](*arguments)
 

@@ -13,10 +13,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from crfgrad.ops.chunks import chunks, joined
 from crfgrad.ops.forms import derivatives
 from crfgrad.ops.registry import operation
-
-CHUNK = 1 << 16  # pixels
 
 
 def weighted_sums(rows: Tensor, which: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
@@ -85,11 +84,12 @@ def lattice_corner_products(
     pixels: Tensor, vertices: Tensor, corners: Tensor, entries: Tensor, sources: Tensor, starts: Tensor
 ) -> Tensor:
     """Inner product of each pixel with each of its corners, the derivative by b: (N, d + 1)."""
-    products = []
-    for some, theirs in zip(pixels.split(CHUNK), corners.split(CHUNK), strict=True):
-        rows = vertices.index_select(0, theirs.flatten()).unflatten(0, theirs.shape)  # (n, d + 1, C)
-        products.append(torch.bmm(rows, some[..., None]).squeeze(-1))
-    return torch.cat(products)
+
+    def some(rows: slice) -> Tensor:
+        around = vertices.index_select(0, corners[rows].flatten()).unflatten(0, (-1, corners.shape[1]))  # (n, d + 1, C)
+        return torch.bmm(around, pixels[rows, :, None]).squeeze(-1)
+
+    return joined([some(rows) for rows in chunks(len(pixels), corners.shape[1] * pixels.shape[1], pixels)])
 
 
 slice_, splat, corner_products = derivatives(lattice_slice, lattice_splat, lattice_corner_products)

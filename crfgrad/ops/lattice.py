@@ -8,8 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crfgrad.geometry import axis_offsets, embed, embedding_matrix, key_strides, tap_offsets, taps_of
-from crfgrad.ops.registry import operation
+from crfgrad.geometry import axis_offsets, embed, embedding_matrix, key_strides, table, tap_offsets, taps_of
+from crfgrad.ops.forms import derivatives
+from crfgrad.ops.registry import operation, signed
+
+
+def check_size(count: int, dimension: int) -> None:
+    """Raises a ValueError if the corners of some points are too many for their numbers."""
+    if count * (dimension + 1) >= 2**31:
+        raise ValueError(f"{count} pixels have too many corners for 32-bit numbers: split the batch")
 
 
 def _built(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
@@ -43,6 +50,7 @@ def lattice_build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
         ``crfgrad.ops.interpolation``.
     """
     count, dimension = points.shape
+    check_size(count, dimension)
     cells, order, barycentric = embed(points)
     lowest, highest = torch.aminmax(cells, dim=0)
     sizes = highest - lowest + (2 + radius)
@@ -82,7 +90,7 @@ def _neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
 @operation("(Tensor keys, Tensor strides, int radius) -> Tensor", fake=_neighbours, kernel="vertices.neighbours")
 def lattice_neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
     """The vertex at each tap from each vertex, V where there is none, and from V: (taps, V + 1) int32."""
-    return _find(keys, strides, tap_offsets(len(strides) - 1, radius))
+    return _find(keys, strides, table(tap_offsets, len(strides) - 1, radius, device=keys.device, dtype=keys.dtype))
 
 
 def _axes(keys: Tensor, strides: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,24 +111,44 @@ def lattice_axes(keys: Tensor, strides: Tensor) -> tuple[Tensor, Tensor, Tensor]
         kernels of the CPU, the order in which vertices follow each other along each axis (d + 1, V + 1) int32, and
         how many have a neighbour (d + 1,) int32; here -1, for not known.
     """
-    offsets = axis_offsets(len(strides) - 1)
+    offsets = table(axis_offsets, len(strides) - 1, device=keys.device, dtype=keys.dtype)
     both = torch.stack([offsets, -offsets], dim=1).flatten(0, 1)
     paths = keys.new_zeros(len(strides), len(keys) + 1, dtype=torch.int32)
     return _find(keys, strides, both), paths, torch.full_like(paths[:, 0], -1)
 
 
 def _find(keys: Tensor, strides: Tensor, offsets: Tensor) -> Tensor:
-    steps = (offsets.to(keys.device) * strides[:-1]).sum(1)
+    steps = (offsets * strides[:-1]).sum(1)
     wanted = keys + steps[:, None]  # (offsets, V)
     places = torch.searchsorted(keys, wanted).clamp_max_(len(keys) - 1)
     found = keys.index_select(0, places.flatten()).view_as(places) == wanted
     return torch.nn.functional.pad(torch.where(found, places, len(keys)).int(), (0, 1), value=len(keys))
 
 
+@operation("(Tensor features) -> Tensor", fake=torch.empty_like)
+def lattice_embed(features: Tensor) -> Tensor:
+    """Lattice coordinates of vectors of features, without rounding: (N, d)."""
+    return features @ _matrix(features).mT
+
+
+@operation("(Tensor cells) -> Tensor", fake=torch.empty_like)
+def lattice_embed_transpose(cells: Tensor) -> Tensor:
+    """The transpose of ``lattice_embed``: (N, d)."""
+    return cells @ _matrix(cells)
+
+
+def _matrix(like: Tensor) -> Tensor:
+    return table(embedding_matrix, like.shape[1], device=like.device, dtype=like.dtype)
+
+
+_, _embed_transpose = derivatives(lattice_embed, lattice_embed_transpose)
+
+
 class _Weights(torch.autograd.Function):
     """The weights of the corners as a function of the points, with the simplices held."""
 
     @staticmethod
+    @signed
     def forward(points: Tensor, barycentric: Tensor, order: Tensor) -> Tensor:
         return barycentric.clone()
 
@@ -133,8 +161,7 @@ class _Weights(torch.autograd.Function):
         (order,) = ctx.saved_tensors
         by_rank = grad[:, 1:] - grad[:, :-1]  # (N, d), by the fractions in descending order
         by_axis = torch.zeros_like(by_rank).scatter(1, order.long(), by_rank)
-        matrix = embedding_matrix(order.shape[1])
-        return by_axis @ matrix.to(grad.device, grad.dtype), None, None
+        return _embed_transpose(by_axis), None, None
 
 
 def barycentric_weights(points: Tensor, barycentric: Tensor, order: Tensor) -> Tensor:

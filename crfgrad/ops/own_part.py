@@ -8,18 +8,15 @@ Pixels come in groups with the same sets: those of group n are ``pixels[starts[n
 ``sets[n]`` (K,) are its sets.
 """
 
-from collections.abc import Callable
 from functools import lru_cache, partial, reduce
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from crfgrad.ops.chunks import chunks, joined
 from crfgrad.ops.forms import derivatives
 from crfgrad.ops.registry import operation
-from crfgrad.ops.taps import joined
-
-CHUNK = 1 << 24  # numbers in the matrices of some pixels
 
 
 def _products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
@@ -42,7 +39,7 @@ def corner_pair_products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
 def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
     """The gradient by the weights on the left: (N, d + 1)."""
     low, high = _pairs(order.shape[1] + 1, order.device)
-    return (grad[:, :1] * right).index_add_(1, low, grad[:, 1:] * right.index_select(1, high))
+    return grad[:, :1] * right + _at(low, grad[:, 1:] * right.index_select(1, high), right)
 
 
 @operation(
@@ -53,7 +50,13 @@ def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
 def corner_pair_right(grad: Tensor, left: Tensor, order: Tensor) -> Tensor:
     """The gradient by the weights on the right: (N, d + 1)."""
     low, high = _pairs(order.shape[1] + 1, order.device)
-    return (grad[:, :1] * left).index_add_(1, high, grad[:, 1:] * left.index_select(1, low))
+    return grad[:, :1] * left + _at(high, grad[:, 1:] * left.index_select(1, low), left)
+
+
+def _at(corners: Tensor, products: Tensor, like: Tensor) -> Tensor:
+    """Products of pairs (N, pairs) summed up by one corner of each, in the same order on every device: (N, d + 1)."""
+    places = corners[:, None] == torch.arange(like.shape[1], device=corners.device)
+    return products @ places.to(products.dtype)
 
 
 @lru_cache(maxsize=16)
@@ -103,9 +106,9 @@ def _in_order(pixels: Tensor) -> bool:
     return pixels.device.type != "cpu" or bool((np.diff(pixels.numpy()) == 1).all())
 
 
-def _chunks(count: int, matrices: Tensor, function: Callable[[slice], Tensor]) -> list[Tensor]:
-    step = max(1, CHUNK // (matrices.shape[1] * matrices.shape[2]))
-    return [function(slice(start, start + step)) for start in range(0, count, step)]
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """Products of all pairs of entries of rows (n, C_out) and (n, C_in): (n, C_out * C_in)."""
+    return (left[:, :, None] * right[:, None, :]).flatten(1)
 
 
 @operation(
@@ -126,13 +129,13 @@ def own_part_filter(
 ) -> Tensor:
     """The own part, the derivative by g: (N, C_out). ``symmetric`` promises that all matrices are."""
     by_set = _by_set(coefficients, pixels, starts, sets, count)
-    flat = matrices.flatten(1)
+    columns = matrices.flatten(0, 1).mT  # (C_in, 2^d * C_out)
 
     def some(rows: slice) -> Tensor:
-        each = (by_set[rows] @ flat).unflatten(1, matrices.shape[1:])  # (n, C_out, C_in)
-        return torch.bmm(each, values[rows, :, None]).squeeze(-1)
+        each = (values[rows] @ columns).unflatten(1, matrices.shape[:2])  # (n, 2^d, C_out)
+        return torch.bmm(by_set[rows, None, :], each).squeeze(1)
 
-    return joined(_chunks(len(values), matrices, some))
+    return joined([some(rows) for rows in chunks(len(values), columns.shape[1], values)])
 
 
 @operation(
@@ -175,9 +178,9 @@ def own_part_coefficients(
     flat = matrices.flatten(1).mT
 
     def some(rows: slice) -> Tensor:
-        return (grad[rows, :, None] * values[rows, None, :]).flatten(1) @ flat  # (n, 2^d)
+        return _outer(grad[rows], values[rows]) @ flat  # (n, 2^d)
 
-    by_set = joined(_chunks(len(values), matrices, some))
+    by_set = joined([some(rows) for rows in chunks(len(values), len(flat), values)])
     return by_set.gather(1, _places(pixels, starts, sets))
 
 
@@ -201,12 +204,12 @@ def own_part_matrices(
 ) -> Tensor:
     """The derivative by W, or if symmetric by its symmetric part: (2^d, C_out, C_in)."""
     by_set = _by_set(coefficients, pixels, starts, sets, count)
-    shape = grad.new_empty(0, grad.shape[1], values.shape[1])
 
     def some(rows: slice) -> Tensor:
-        return by_set[rows].mT @ (grad[rows, :, None] * values[rows, None, :]).flatten(1)  # (2^d, C_out * C_in)
+        return by_set[rows].mT @ _outer(grad[rows], values[rows])  # (2^d, C_out * C_in)
 
-    total = reduce(torch.add, _chunks(len(values), shape, some)).unflatten(1, shape.shape[1:])
+    parts = [some(rows) for rows in chunks(len(values), grad.shape[1] * values.shape[1], values)]
+    total = reduce(torch.add, parts).unflatten(1, (grad.shape[1], -1))  # (2^d, C_out, C_in)
     return torch.lerp(total, total.mT, 0.5) if symmetric else total
 
 

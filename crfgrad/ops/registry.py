@@ -5,8 +5,9 @@ name of a compiled kernel for the CPU. Nothing here is differentiable: see ``crf
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,6 +19,11 @@ from crfgrad.backend import compiled
 HALF = (torch.float16, torch.bfloat16)
 """Types without kernels."""
 LIBRARY = torch.library.Library("crfgrad", "DEF")
+
+
+def on_cpu(tensor: Tensor) -> bool:
+    """Whether to work in small pieces, which stay in a cache, rather than in few calls, which wait for nothing."""
+    return tensor.device.type == "cpu"
 
 
 def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callable[[Callable[..., Any]], Any]:
@@ -33,7 +39,8 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
         name = reference.__name__
         LIBRARY.define(name + schema)
         LIBRARY.impl(name, _hidden(reference), "CompositeExplicitAutograd")
-        torch.library.register_fake(f"crfgrad::{name}", fake, lib=LIBRARY)
+        LIBRARY.impl(name, _hidden(lambda *arguments: _called_alone(operator, arguments)), "Autograd")
+        torch.library.register_fake(f"crfgrad::{name}", _traceable(fake), lib=LIBRARY)
         if kernel:
             LIBRARY.impl(name, _hidden(lambda *arguments: _on_cpu(kernel, reference, arguments)), "CPU")
         operator = getattr(torch.ops.crfgrad, name).default
@@ -43,6 +50,30 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
     return define
 
 
+def signed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, knowing its signature: ``torch.autograd.Function`` asks for that of ``forward`` at every call."""
+    function.__signature__ = signature(function)  # type: ignore[attr-defined]
+    return function
+
+
+def refuse_onnx() -> None:
+    """Raises a NotImplementedError while a model is exported to ONNX."""
+    if torch.onnx.is_in_onnx_export():
+        raise NotImplementedError(
+            "ONNX has no operations for a permutohedral lattice: use torch.export for the whole model, or export the "
+            "network alone and refine its output with crfgrad afterwards"
+        )
+
+
+def _traceable(fake: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(fake)
+    def call(*arguments: Any) -> Any:
+        refuse_onnx()  # here, for the compiler of torch takes it for granted that nothing is exported
+        return fake(*arguments)
+
+    return call
+
+
 def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, out of sight of the compiler of torch, which would look into what runs while its code runs.
 
@@ -50,6 +81,27 @@ def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     hidden: Callable[..., Any] = _disable_dynamo(function)
     return hidden
+
+
+def _called_alone(operator: Any, arguments: tuple[Any, ...]) -> Any:
+    """A call that may come from outside of ``crfgrad.ops``, as those of an exported program do."""
+    with torch._C._AutoDispatchBelowAutograd():
+        results = operator(*arguments)
+    if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments):
+        return _WithoutGradient.apply(results, *arguments)
+    return results
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Keeps a gradient that is not there from passing for zero."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Any, *arguments: Any) -> Any:
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("an exported CRF gives no gradients: call it under torch.no_grad()")
 
 
 def _on_cpu(kernel: str, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

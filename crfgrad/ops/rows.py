@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from crfgrad.ops.registry import operation
+from crfgrad.ops.registry import operation, signed
 
 
 def without(x: Tensor, excluded: Tensor | None, factor: float) -> Tensor:
@@ -97,6 +97,7 @@ def simplex_softmax_gradient(grad: Tensor, probability: Tensor, factor: float) -
 
 class _Project(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | None, leak: float) -> Tensor:
         return simplex_project(x, gradient, step, excluded, leak)
 
@@ -116,6 +117,7 @@ class _Jacobian(torch.autograd.Function):
     """Linear in the gradient; by the projected rows it is piecewise constant."""
 
     @staticmethod
+    @signed
     def forward(grad: Tensor, projected: Tensor, leak: float, transposed: bool) -> Tensor:
         return simplex_project_jacobian(grad, projected, leak, transposed)
 
@@ -132,6 +134,7 @@ class _Jacobian(torch.autograd.Function):
 
 class _Softmax(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(x: Tensor, excluded: Tensor | None, factor: float) -> Tensor:
         return simplex_softmax(x, excluded, factor)
 
@@ -148,6 +151,7 @@ class _Softmax(torch.autograd.Function):
 
 class _SoftmaxGradient(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(grad: Tensor, probability: Tensor, factor: float) -> Tensor:
         return simplex_softmax_gradient(grad, probability, factor)
 

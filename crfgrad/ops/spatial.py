@@ -4,12 +4,12 @@ r"""Filters over the pixels of an image, the same everywhere.
 
 with fields g and q (B, *S, C), and a matrix for each displacement d, k (C, C, *K) with odd sizes K; nothing is
 outside of the image. A kernel (1, 1, *K) acts on each label alone. The filter is a convolution or, where that is
-faster, a product in frequency space.
+faster, a product in frequency space: there the form is T(g, q, s) of the kernel's spectrum s, which is made once for
+all fields that the filter is applied to.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,55 +17,109 @@ from torch import Tensor
 from crfgrad.backend import compiled
 from crfgrad.ops import spectra
 from crfgrad.ops.forms import derivatives
-from crfgrad.ops.registry import HALF, operation
-
-WIDEST = 13
-"""Columns that a CPU convolves fast; the gradient of wider filters takes up to a hundred times as long."""
+from crfgrad.ops.registry import HALF, on_cpu, operation
 
 
-def by_spectra(shape: Sequence[int], device: torch.device) -> bool:
-    """Whether a kernel (C_out, C_in, *K) gets a spectrum: where that is faster, forward and backward.
+class SpatialKernel(NamedTuple):
+    """A kernel in the form in which it is applied.
 
-    On a CPU in float32: from 49 taps on, or fewer for many labels.
+    Attributes:
+        weights: The kernel (C, C, *K) or (1, 1, *K), or its spectrum (F, C, C, 2) or (F, 1, 1, 2).
+        shape: That of the kernel.
+        spectral: Whether the weights are a spectrum.
     """
-    taps, labels = math.prod(shape[2:]), (shape[0] * shape[1]) ** 0.5
-    return device.type == "cpu" and (taps >= 49 or (taps >= 25 and taps * labels >= 250))
+
+    weights: Tensor
+    shape: list[int]
+    spectral: bool
+
+    @classmethod
+    def of(cls, kernel: Tensor) -> "SpatialKernel":
+        """From the kernel, differentiable."""
+        shape = list(kernel.shape)
+        if by_spectra(kernel):
+            return cls(_spectrum(kernel, shape), shape, True)
+        # in the order of memory that convolutions of fields whose labels are last want
+        order = torch.channels_last if kernel.dim() == 4 else torch.contiguous_format
+        return cls(kernel.contiguous(memory_format=order), shape, False)
+
+    def apply(self, q: Tensor, transposed: bool = False) -> Tensor:
+        """The filter, or its transpose: (B, *S, C) -> (B, *S, C)."""
+        forms = (_spectral, _spectral_transpose) if self.spectral else (_convolution, _convolution_transpose)
+        return forms[transposed](q, self.weights, self.shape)
 
 
-def _convolved(shape: Sequence[int], field: Tensor) -> bool:
-    if field.dtype in HALF or not by_spectra(shape, field.device):
-        return True
-    return not compiled() and shape[-1] <= WIDEST
+def by_spectra(kernel: Tensor) -> bool:
+    """Whether a kernel gets a spectrum: on a CPU, where that is faster, forward and backward.
+
+    That is from 49 taps on, or fewer for many labels.
+    """
+    taps, labels = math.prod(kernel.shape[2:]), (kernel.shape[0] * kernel.shape[1]) ** 0.5
+    large = taps >= 49 or (taps >= 25 and taps * labels >= 250)
+    return large and on_cpu(kernel) and kernel.dtype not in HALF
 
 
 @operation("(Tensor q, Tensor kernel, int[] shape) -> Tensor", fake=lambda q, kernel, shape: torch.empty_like(q))
-def spatial_filter(q: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
+def spatial_convolve(q: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
     """The filter, the derivative by g: (B, *S, C). ``shape`` is that of the kernel."""
-    if _convolved(shape, q):
-        return convolve(q, kernel)
-    by = _implementation(q)
-    product = by.product(_by_label(by.analyse(q, shape[2:]), shape), by.transform(kernel))
-    return by.synthesise(_of_labels(product, q), list(q.shape[:-1]), shape[2:])
+    return convolve(q, kernel)
 
 
 @operation("(Tensor grad, Tensor kernel, int[] shape) -> Tensor", fake=lambda grad, *_: torch.empty_like(grad))
-def spatial_filter_transpose(grad: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
+def spatial_convolve_transpose(grad: Tensor, kernel: Tensor, shape: list[int]) -> Tensor:
     """The transpose of the filter, the derivative by q: (B, *S, C)."""
-    if _convolved(shape, grad):
-        return convolve_transpose(grad, kernel)
-    by = _implementation(grad)
-    product = by.product_field(_by_label(by.synthesise_transpose(grad, shape[2:]), shape), by.transform(kernel))
-    return by.analyse_transpose(_of_labels(product, grad), list(grad.shape[:-1]), shape[2:])
+    return convolve_transpose(grad, kernel)
 
 
 @operation("(Tensor grad, Tensor q, int[] shape) -> Tensor", fake=lambda grad, q, shape: grad.new_empty(shape))
-def spatial_filter_kernel(grad: Tensor, q: Tensor, shape: list[int]) -> Tensor:
+def spatial_convolve_kernel(grad: Tensor, q: Tensor, shape: list[int]) -> Tensor:
     """The derivative by k: (C_out, C_in, *K)."""
-    if _convolved(shape, grad):
-        return convolution_gradient(grad, q, shape).contiguous()
+    return convolution_gradient(grad, q, shape).contiguous()
+
+
+@operation("(Tensor q, Tensor spectrum, int[] shape) -> Tensor", fake=lambda q, spectrum, shape: torch.empty_like(q))
+def spatial_spectral(q: Tensor, spectrum: Tensor, shape: list[int]) -> Tensor:
+    """The filter, the derivative by g: (B, *S, C). ``shape`` is that of the kernel."""
+    by = _implementation(q)
+    product = by.product(_by_label(by.analyse(q, shape[2:]), shape), spectrum)
+    field: Tensor = by.synthesise(_of_labels(product, q), list(q.shape[:-1]), shape[2:])
+    return field
+
+
+@operation("(Tensor grad, Tensor spectrum, int[] shape) -> Tensor", fake=lambda grad, *_: torch.empty_like(grad))
+def spatial_spectral_transpose(grad: Tensor, spectrum: Tensor, shape: list[int]) -> Tensor:
+    """The transpose of the filter, the derivative by q: (B, *S, C)."""
     by = _implementation(grad)
-    spectra_of_both = by.synthesise_transpose(grad, shape[2:]), by.analyse(q, shape[2:])
-    return by.transform_transpose(by.product_kernel(*(_by_label(one, shape) for one in spectra_of_both)), shape)
+    product = by.product_field(_by_label(by.synthesise_transpose(grad, shape[2:]), shape), spectrum)
+    field: Tensor = by.analyse_transpose(_of_labels(product, grad), list(grad.shape[:-1]), shape[2:])
+    return field
+
+
+def _empty_spectrum(like: Tensor, shape: list[int]) -> Tensor:
+    return like.new_empty(spectra.frequencies(shape[2:]), shape[1], shape[0], 2)
+
+
+@operation("(Tensor grad, Tensor q, int[] shape) -> Tensor", fake=lambda grad, q, shape: _empty_spectrum(grad, shape))
+def spatial_spectral_kernel(grad: Tensor, q: Tensor, shape: list[int]) -> Tensor:
+    """The derivative by s: (F, C_in, C_out, 2)."""
+    by = _implementation(grad)
+    both = by.synthesise_transpose(grad, shape[2:]), by.analyse(q, shape[2:])
+    product: Tensor = by.product_kernel(*(_by_label(one, shape) for one in both))
+    return product
+
+
+@operation("(Tensor kernel, int[] shape) -> Tensor", fake=_empty_spectrum)
+def spatial_spectrum(kernel: Tensor, shape: list[int]) -> Tensor:
+    """The spectrum of a kernel (C_out, C_in, *K): (F, C_in, C_out, 2)."""
+    spectrum: Tensor = _implementation(kernel).transform(kernel)
+    return spectrum
+
+
+@operation("(Tensor grad, int[] shape) -> Tensor", fake=lambda grad, shape: grad.new_empty(shape))
+def spatial_spectrum_transpose(grad: Tensor, shape: list[int]) -> Tensor:
+    """The transpose of ``spatial_spectrum``: (C_out, C_in, *K)."""
+    kernel: Tensor = _implementation(grad).transform_transpose(grad, shape)
+    return kernel
 
 
 def _implementation(tensor: Tensor) -> Any:
@@ -134,14 +188,9 @@ def _empty(like: Tensor, shape: list[int]) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=order)
 
 
-_filter, _transpose, _ = derivatives(spatial_filter, spatial_filter_transpose, spatial_filter_kernel)
-
-
-def prepared(kernel: Tensor) -> Tensor:
-    """A kernel in the order of memory that convolutions of fields whose labels are last want."""
-    return kernel.contiguous(memory_format=torch.channels_last) if kernel.dim() == 4 else kernel.contiguous()
-
-
-def apply(q: Tensor, kernel: Tensor, transposed: bool = False) -> Tensor:
-    """The filter of a kernel (C, C, *K) or (1, 1, *K), or its transpose: (B, *S, C) -> (B, *S, C)."""
-    return (_transpose if transposed else _filter)(q, kernel, list(kernel.shape))
+_convolution, _convolution_transpose, _ = derivatives(
+    spatial_convolve, spatial_convolve_transpose, spatial_convolve_kernel
+)
+_spectral, _spectral_transpose, _ = derivatives(spatial_spectral, spatial_spectral_transpose, spatial_spectral_kernel)
+_spectrum, _ = derivatives(spatial_spectrum, spatial_spectrum_transpose)
+"""Of the form <g, F k>, for the transform F."""

@@ -159,6 +159,11 @@ def tile_size(kernel_size: list[int]) -> list[int]:
     return [_side(size, len(kernel_size)) for size in kernel_size]
 
 
+def frequencies(kernel_size: list[int]) -> int:
+    """How many frequencies a spectrum has."""
+    return math.prod(_frequencies(tile_size(kernel_size)))
+
+
 def _side(size: int, dims: int) -> int:
     for largest, side in SIDES[dims].items():
         if size <= largest:

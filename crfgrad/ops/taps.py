@@ -12,16 +12,10 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor
 
+from crfgrad.ops.chunks import chunks, joined
 from crfgrad.ops.forms import derivatives
 from crfgrad.ops.interpolation import every, weighted_sums
 from crfgrad.ops.registry import operation
-
-CHUNK = 1 << 14  # vertices
-
-
-def joined(chunks: list[Tensor]) -> Tensor:
-    """Rows one after the other."""
-    return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
 
 def opposite_taps(weights: Tensor) -> Tensor:
@@ -44,8 +38,11 @@ def _opposites(taps: int, device: torch.device) -> Tensor:
 def lattice_filter(values: Tensor, matrices: Tensor, neighbours: Tensor) -> Tensor:
     """The filter, the derivative by g: (V + 1, C_out)."""
     columns = matrices.transpose(1, 2).flatten(0, 1)  # (taps * C_in, C_out)
-    chunks = neighbours.T.split(CHUNK)  # (v, taps)
-    return joined([values.index_select(0, some.flatten()).view(len(some), -1) @ columns for some in chunks])
+    around = neighbours.T  # (V + 1, taps)
+    vertices = chunks(len(around), len(columns), values)
+    return joined(
+        [values.index_select(0, around[some].flatten()).view(-1, len(columns)) @ columns for some in vertices]
+    )
 
 
 @operation(
@@ -67,11 +64,13 @@ def lattice_filter_transpose(grad: Tensor, matrices: Tensor, neighbours: Tensor)
 )
 def lattice_filter_matrices(grad: Tensor, values: Tensor, neighbours: Tensor) -> Tensor:
     """The derivative by W: (taps, C_out, C_in)."""
-    parts = [
-        received.mT @ values.index_select(0, some.flatten()).unflatten(0, some.shape)  # (taps, C_out, C_in)
-        for some, received in zip(neighbours.split(CHUNK, dim=1), grad.split(CHUNK), strict=True)
-    ]
-    return reduce(torch.add, parts)
+    vertices = chunks(len(grad), len(neighbours) * values.shape[1], values)
+
+    def part(some: slice) -> Tensor:
+        taps = neighbours[:, some]  # (taps, v)
+        return grad[some].mT @ values.index_select(0, taps.flatten()).unflatten(0, taps.shape)  # (taps, C_out, C_in)
+
+    return reduce(torch.add, map(part, vertices))
 
 
 @operation(

@@ -17,7 +17,8 @@ class UnaryPotential(nn.Module):
 
     Args:
         unary_weight: Initial value of the weight w_u.
-        eps: The epsilon added to the probabilities z = softmax(logits), below 1.
+        eps: The epsilon added to the probabilities z = softmax(logits), below 1. A setting and no part of the state
+            dict: under another one, the same learned parameter is another w_u.
 
     Shape:
         - logits: (B, L, H, W)

@@ -85,15 +85,15 @@ def lattice_matrix(features: Tensor, offsets: Tensor, weights: Tensor) -> Tensor
     return matrix
 
 
-def spatial_matrix(kernel: Tensor, height: int, width: int) -> Tensor:
-    """A spatial filter as a dense matrix, pair by pair: (N, L, N, L)."""
+def spatial_matrix(kernel: Tensor, height: int, width: int, side: int = 1) -> Tensor:
+    """A spatial filter, on the means of blocks of a side, as a dense matrix, pair by pair: (N, L, N, L)."""
     radius = kernel.shape[-1] // 2
     pixels = list(itertools.product(range(height), range(width)))
     matrix = torch.zeros(len(pixels), kernel.shape[0], len(pixels), kernel.shape[1], dtype=kernel.dtype)
     for (i, (yi, xi)), (j, (yj, xj)) in itertools.product(enumerate(pixels), enumerate(pixels)):
-        dy, dx = yj - yi, xj - xi
-        if i != j and max(abs(dy), abs(dx)) <= radius:
-            matrix[i, :, j, :] = kernel[:, :, radius + dy, radius + dx]
+        dy, dx = yj // side - yi // side, xj // side - xi // side
+        if (dy, dx) != (0, 0) and max(abs(dy), abs(dx)) <= radius:
+            matrix[i, :, j, :] = kernel[:, :, radius + dy, radius + dx] / side**2
     return matrix
 
 

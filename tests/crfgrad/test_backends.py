@@ -1,4 +1,4 @@
-"""Both backends give the same numbers, whatever the number of threads, and in processes of any kind."""
+"""Both backends give the same numbers where operations are put together, and in processes of any kind."""
 
 import itertools
 import multiprocessing
@@ -28,7 +28,6 @@ from crfgrad import (
     GaussianSpatialPotential,
     PermutohedralLattice,
     SpatialPotential,
-    project_simplex,
     use_backend,
 )
 from crfgrad.features import positions_and_colours
@@ -37,7 +36,6 @@ from crfgrad.kernels import interpolation, matrix, rows
 from crfgrad.kernels.embedding import extent
 from crfgrad.kernels.parallel import run
 from crfgrad.lattice import OwnPart, build_lattice
-from crfgrad.ops import spatial
 from crfgrad.ops.rows import project, softmax
 from experiments.scene import make_scene
 from tests.crfgrad.fields import randomise
@@ -52,7 +50,7 @@ def backend() -> None:
     """In place of the fixture that picks one backend: these tests use both."""
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -84,7 +82,7 @@ def assert_same(function: Callable[..., Tensor], *inputs: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels", [1, 2, 7, 21, 40])
+@pytest.mark.parametrize("channels", [1, 7, 40])
 def test_filters(dtype: torch.dtype, channels: int, threads: int) -> None:
     features = scene_features(dtype)
     values, weights = torch.randn(2, channels, 48, 64, dtype=dtype), torch.randn(63, 3, channels, dtype=dtype)
@@ -106,7 +104,7 @@ def test_filters(dtype: torch.dtype, channels: int, threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("labels", [2, 7, 21, 40])
+@pytest.mark.parametrize("labels", [2, 21])
 def test_bilateral_filters_of_many_labels(labels: int, symmetric: bool, dtype: torch.dtype, threads: int) -> None:
     image = torch.stack([make_scene(20, 30)[0], torch.zeros(3, 20, 30)]).to(dtype)
     q = torch.rand(2, 20, 30, labels, dtype=dtype).softmax(-1)
@@ -119,25 +117,6 @@ def test_bilateral_filters_of_many_labels(labels: int, symmetric: bool, dtype: t
             return (operator.transpose() if transposed else operator).matmul(q)
 
         assert_same(filtered, q, image, potential.filters)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("labels", [2, 21])
-@pytest.mark.parametrize(("sizes", "kernel_size"), [((48, 64), (9, 9)), ((60, 100), (27, 3)), ((9, 12, 70), (3, 5, 5))])
-def test_spatial_filters(
-    sizes: tuple[int, ...],
-    kernel_size: tuple[int, ...],
-    labels: int,
-    dtype: torch.dtype,
-    threads: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(spatial, "_convolved", lambda shape, field: False)
-    q = torch.randn(2, *sizes, labels, dtype=dtype)
-    for matrices in ((labels, labels), (1, 1)):
-        kernel = torch.randn(*matrices, *kernel_size, dtype=dtype)
-        for transposed in (False, True):
-            assert_same(partial(spatial.apply, transposed=transposed), q, kernel)
 
 
 @numba.njit
@@ -174,24 +153,6 @@ def test_matrix_products(dtype: type, labels: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("factor", [1.0, -2.0])
-@pytest.mark.parametrize("labels", [1, 2, 21, 150])
-def test_softmax(dtype: torch.dtype, factor: float, labels: int, threads: int) -> None:
-    for scale in (1e-5, 1.0, 1e4):
-        x = scale * torch.randn(3, labels, 20, 50, dtype=dtype)
-        assert_same(lambda x: softmax(x.movedim(1, -1), factor=factor).movedim(-1, 1), x)
-
-
-def test_projection_of_what_is_on_the_simplex_already() -> None:
-    """Where rounding decides what belongs to the support."""
-    for dtype in DTYPES:
-        q = (5 * torch.randn(2000, 21, dtype=dtype)).softmax(1)
-        for backend in BACKENDS:
-            with use_backend(backend):  # type: ignore[arg-type]
-                assert torch.allclose(project_simplex(q), q, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dimension", [1, 2, 3, 6])
 def test_dimensions_and_reaches(dtype: torch.dtype, dimension: int) -> None:
     features = 2 * torch.randn(3, dimension, 50, dtype=dtype)
@@ -207,15 +168,6 @@ def test_dimensions_and_reaches(dtype: torch.dtype, dimension: int) -> None:
                 found[-1] += [tensors.neighbours(radius), tensors.axes()[0]]
         assert all(torch.equal(*pair) for pair in zip(*found, strict=True))  # vertices have the same numbers
         assert (filtered[0] - filtered[1]).abs().max() <= TOLERANCE[dtype] * filtered[0].abs().max()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("leak", [0.0, 0.1])
-@pytest.mark.parametrize("labels", [1, 2, 21, 150])
-def test_projection(dtype: torch.dtype, leak: float, labels: int, threads: int) -> None:
-    for scale in (1e-5, 1.0, 1e4):
-        x = scale * torch.randn(3, labels, 20, 50, dtype=dtype)
-        assert_same(lambda x: project_simplex(x, leak=leak), x)
 
 
 @pytest.mark.parametrize("training", [True, False])

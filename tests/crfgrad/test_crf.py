@@ -132,22 +132,24 @@ def test_any_number_of_channels(channels: int) -> None:
         CRF(3)(*inputs(channels=channels))
 
 
-def test_autocast_computes_in_float32() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_computes_in_float32(dtype: torch.dtype) -> None:
     crf, (logits, image) = random_crf(), inputs()
     expected = crf(logits, image)
     energy = crf.energy(logits, image)(expected)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=dtype):
         assert torch.equal(crf(logits, image), expected)
         assert torch.equal(crf.energy(logits, image)(expected), energy)
         assert torch.equal(list(crf.trajectory(logits, image))[-1], expected)
-    half = logits.bfloat16()
+    half = logits.to(dtype)
     assert crf(half, image).dtype == torch.float32
     assert torch.equal(crf(half, image), crf(half.float(), image))
 
 
-def test_training_under_autocast_gives_float32_gradients() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_under_autocast_gives_float32_gradients(dtype: torch.dtype) -> None:
     crf, (logits, image) = random_crf().train(), inputs()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=dtype):
         loss = crf(logits, image)[:, 0].sum()
     loss.backward()
     reference = copy.deepcopy(crf)

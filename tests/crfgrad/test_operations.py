@@ -11,9 +11,19 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.library import opcheck
 from torch.profiler import ProfilerActivity, profile
 
-from crfgrad import CRF, BilateralPotential, SpatialPotential, check_values, use_backend
+from crfgrad import (
+    CRF,
+    BilateralPotential,
+    GaussianBilateralPotential,
+    GaussianSpatialPotential,
+    SpatialPotential,
+    check_values,
+    use_backend,
+)
 from crfgrad.lattice import Lattice, OwnPart, build_lattice
-from crfgrad.ops import rows, spatial, taps
+from crfgrad.ops import chunks, rows, spatial, taps
+from crfgrad.ops.lattice import check_size
+from crfgrad.ops.spatial import SpatialKernel
 from experiments.scene import make_scene
 from tests.crfgrad.fields import randomise
 
@@ -41,6 +51,7 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
     own = OwnPart.of(found)
     groups = own.pixels, own.starts, own.sets
     kernels = [some(3, 3, 5, 5), some(1, 1, 9, 9), some(3, 3, 9, 9), some(3, 3, 1, 15)]
+    spectra = [(OPERATIONS.spatial_spectrum(kernel, list(kernel.shape)), list(kernel.shape)) for kernel in kernels]
     field, excluded = some(2, 6, 7, 3), torch.rand(2, 6, 7, 3) < 0.2
     excluded[..., 0] = False
     projected = OPERATIONS.simplex_project(field, None, 0.0, None, 0.1)
@@ -48,6 +59,8 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
         "lattice_build": [(some(20, dimension), 10, radius) for dimension, radius in ((1, 1), (2, 2), (5, 1))],
         "lattice_neighbours": [(found.keys, found.strides, 1)],
         "lattice_axes": [(found.keys, found.strides)],
+        "lattice_embed": [(some(20, dimension),) for dimension in (1, 5)],
+        "lattice_embed_transpose": [(some(20, dimension),) for dimension in (1, 5)],
         "lattice_slice": [(vertices, weights, *between)],
         "lattice_splat": [(pixels, weights, *between)],
         "lattice_corner_products": [(pixels, vertices, *between)],
@@ -66,9 +79,14 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
         "own_part_transpose": [(some(20, 2), own.coefficients, some(4, 2, 3), *groups, 4, False)],
         "own_part_coefficients": [(some(20, 2), pixels, some(4, 2, 3), *groups, 4, False)],
         "own_part_matrices": [(pixels, some(20, 3), own.coefficients, *groups, 4, flag) for flag in (False, True)],
-        "spatial_filter": [(field, kernel, list(kernel.shape)) for kernel in kernels],
-        "spatial_filter_transpose": [(field, kernel, list(kernel.shape)) for kernel in kernels],
-        "spatial_filter_kernel": [(field, some(2, 6, 7, 3), list(kernel.shape)) for kernel in kernels],
+        "spatial_convolve": [(field, kernel, list(kernel.shape)) for kernel in kernels],
+        "spatial_convolve_transpose": [(field, kernel, list(kernel.shape)) for kernel in kernels],
+        "spatial_convolve_kernel": [(field, some(2, 6, 7, 3), list(kernel.shape)) for kernel in kernels],
+        "spatial_spectral": [(field, *one) for one in spectra],
+        "spatial_spectral_transpose": [(field, *one) for one in spectra],
+        "spatial_spectral_kernel": [(field, some(2, 6, 7, 3), list(kernel.shape)) for kernel in kernels],
+        "spatial_spectrum": [(kernel, list(kernel.shape)) for kernel in kernels],
+        "spatial_spectrum_transpose": spectra,
         "simplex_project": [(field, None, 0.0, None, 0.1), (field, some(2, 6, 7, 3), 0.5, excluded, 0.0)],
         "simplex_project_jacobian": [(field, projected, 0.1, transposed) for transposed in (False, True)],
         "simplex_softmax": [(field, None, 1.0), (field, excluded, -2.0)],
@@ -120,7 +138,8 @@ def gradient_cases() -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...
         return own.apply(values, matrices + matrices.mT, symmetric=True)
 
     def filtered(values: Tensor, kernel: Tensor) -> Tensor:
-        return spatial.apply(values, kernel) + 3 * spatial.apply(values, kernel, transposed=True)
+        filters = SpatialKernel.of(kernel)
+        return filters.apply(values) + 3 * filters.apply(values, transposed=True)
 
     weights = found.barycentric.detach().requires_grad_()
     return {
@@ -214,7 +233,9 @@ def counted(run: Callable[[], None]) -> tuple[int, int]:
     return len(leaves), sum(event.name in WAITS for event in events)
 
 
-def test_a_training_step_of_the_reference_is_few_calls_and_one_wait() -> None:
+def test_a_training_step_of_the_reference_is_few_calls_and_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (chunks, spatial):  # as elsewhere than on a CPU, where calls are dear
+        monkeypatch.setattr(module, "on_cpu", lambda tensor: False)
     with use_backend("torch"), check_values(False):
         operations, waits = counted(training_step(CRF(21)))
     print(f"{operations} operations, {waits} waits")
@@ -222,12 +243,22 @@ def test_a_training_step_of_the_reference_is_few_calls_and_one_wait() -> None:
     assert waits == 1
 
 
-def test_two_runs_give_the_same_bits() -> None:
-    crf = CRF(5)
-    grads = []
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_two_runs_give_the_same_bits(gaussian: bool, threads: int) -> None:
+    crf = CRF(5, [GaussianSpatialPotential, GaussianBilateralPotential] if gaussian else None)
+    grads, before = [], torch.get_num_threads()
+    torch.set_num_threads(threads)
     for _ in range(2):
         crf.zero_grad()
         torch.manual_seed(0)
         training_step(crf, (30, 40))()
         grads.append([parameter.grad.clone() for parameter in crf.parameters() if parameter.grad is not None])
+    torch.set_num_threads(before)
     assert all(torch.equal(*pair) for pair in zip(*grads, strict=True))
+
+
+def test_more_corners_than_there_are_numbers_for_are_refused() -> None:
+    check_size(2**31 // 6, 5)
+    with pytest.raises(ValueError, match="too many corners for 32-bit numbers: split the batch"):
+        check_size(2**31 // 6 + 1, 5)

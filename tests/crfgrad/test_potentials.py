@@ -138,7 +138,7 @@ class SpatialTester(PotentialTester):
 
     @pytest.fixture(autouse=True, params=["spectra", "convolution"])
     def _way(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spatial, "_convolved", lambda shape, field: request.param == "convolution")
+        monkeypatch.setattr(spatial, "by_spectra", lambda kernel: request.param == "spectra")
 
 
 class TestSpatial(SpatialTester):
@@ -146,7 +146,11 @@ class TestSpatial(SpatialTester):
 
     def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, SpatialPotential)
-        return spatial_matrix(potential.kernel(), *image.shape[2:])
+        return spatial_matrix(potential.kernel(), *image.shape[2:], side=potential.stride)
+
+
+class TestSpatialOnBlocks(TestSpatial):
+    build = partial(SpatialPotential, radius=1, stride=2)
 
 
 class TestGaussianSpatial(SpatialTester):
@@ -159,7 +163,12 @@ class TestGaussianSpatial(SpatialTester):
         shift = torch.arange(-2, 3).double()
         gaussian = torch.exp(-(shift[:, None] ** 2 + shift**2) / (2 * potential.sigma**2))
         gaussian[2, 2] = 0
-        return spatial_matrix(mu[:, :, None, None] * gaussian / gaussian.sum(), *image.shape[2:])
+        kernel = mu[:, :, None, None] * gaussian / gaussian.sum()
+        return spatial_matrix(kernel, *image.shape[2:], side=potential.stride)
+
+
+class TestGaussianSpatialOnBlocks(TestGaussianSpatial):
+    build = partial(GaussianSpatialPotential, radius=2, sigma=1.3, stride=2)
 
 
 class TestBilateral(PotentialTester):

@@ -7,6 +7,7 @@ from torch.autograd import gradgradcheck
 from torch.nn.functional import conv1d, conv2d, conv3d
 
 from crfgrad.ops import spatial
+from crfgrad.ops.spatial import SpatialKernel
 
 CASES = [
     ((50,), (3,)),
@@ -29,7 +30,11 @@ CASES = [
 @pytest.fixture(params=["spectra", "convolution"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the filter is applied."""
-    monkeypatch.setattr(spatial, "_convolved", lambda shape, field: request.param == "convolution")
+    monkeypatch.setattr(spatial, "by_spectra", lambda kernel: request.param == "spectra")
+
+
+def filtered(q: Tensor, kernel: Tensor, transposed: bool = False) -> Tensor:
+    return SpatialKernel.of(kernel).apply(q, transposed)
 
 
 def of_torch(q: Tensor, kernel: Tensor) -> Tensor:
@@ -65,7 +70,7 @@ def test_filters_and_their_gradients_are_those_of_torch(
     sizes: tuple[int, ...], kernel_size: tuple[int, ...], labels: int, alone: bool
 ) -> None:
     q, kernel, weights = random_case(sizes, kernel_size, labels, alone)
-    outputs = [spatial.apply(q, kernel), of_torch(q, kernel)]
+    outputs = [filtered(q, kernel), of_torch(q, kernel)]
     assert close(*outputs)
     gradients = [torch.autograd.grad((weights * output).sum(), (q, kernel)) for output in outputs]
     assert all(close(own, its) for own, its in zip(*gradients, strict=True))
@@ -79,7 +84,7 @@ def test_the_transpose_and_its_gradients_are_those_of_torch(
 ) -> None:
     q, kernel, weights = random_case(sizes, kernel_size, 3, alone)
     product = (weights * of_torch(q, kernel)).sum()
-    transposed = spatial.apply(weights, kernel, transposed=True)
+    transposed = filtered(weights, kernel, transposed=True)
     (expected,) = torch.autograd.grad(product, q, retain_graph=True)
     assert close(transposed, expected)
     gradients = [torch.autograd.grad(each, (weights, kernel)) for each in ((q * transposed).sum(), product)]
@@ -93,7 +98,7 @@ def test_gradients_of_gradients(alone: bool, transposed: bool) -> None:
     q, kernel, _ = random_case((3, 4), (3, 5), 2, alone)
 
     def apply(q: Tensor, kernel: Tensor) -> Tensor:
-        return spatial.apply(q, kernel, transposed)
+        return filtered(q, kernel, transposed)
 
     assert gradgradcheck(apply, (q[:1].detach().requires_grad_(), kernel))
 
@@ -103,13 +108,13 @@ def test_any_layout_in_memory() -> None:
     q, kernel, _ = random_case((20, 30), (9, 9), 5, alone=False)
     scattered = q.movedim(-1, 1).contiguous().movedim(1, -1)
     flipped = kernel.flip(2).transpose(0, 1)
-    result = spatial.apply(scattered, flipped)
+    result = filtered(scattered, flipped)
     assert close(result, of_torch(q, flipped))
 
 
 @pytest.mark.parametrize("size", [3, 9, 15])
 def test_wide_filters_go_by_spectra_and_narrow_ones_do_not(size: int) -> None:
     kernel, q = torch.randn(4, 4, size, size), torch.randn(1, 40, 50, 4)
-    if size != 9:  # where it depends on the backend
-        assert spatial._convolved(kernel.shape, kernel) == (size < 9)
-    assert close(spatial.apply(q, kernel), of_torch(q, kernel), 1e-5)
+    assert SpatialKernel.of(kernel).spectral == (size >= 9)
+    assert not SpatialKernel.of(kernel.to("meta")).spectral
+    assert close(filtered(q, kernel), of_torch(q, kernel), 1e-5)

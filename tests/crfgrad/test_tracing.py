@@ -81,7 +81,9 @@ def assert_close(got: list[Tensor], expected: list[Tensor]) -> None:
 MODELS = {
     "free": random_crf,
     "not symmetric": partial(random_crf, potentials=[partial(BilateralPotential, symmetric=False)]),
-    "Gaussian": partial(random_crf, potentials=[GaussianSpatialPotential, GaussianBilateralPotential]),
+    "Gaussian, on blocks": partial(
+        random_crf, potentials=[partial(GaussianSpatialPotential, stride=4), GaussianBilateralPotential]
+    ),
     "mean field": partial(random_crf, solver=MeanField()),
 }
 
@@ -158,10 +160,39 @@ def test_exported_and_loaded_in_a_fresh_process(model: str, strict: bool, tmp_pa
         assert torch.allclose(torch.load(paths[2]), module(*other), atol=1e-6)
 
 
-def test_no_onnx() -> None:
-    with pytest.raises(Exception, match="ONNX has no operations for a permutohedral lattice") as caught:
-        torch.onnx.export(random_crf().eval(), inputs(8, 8), dynamo=False)
-    assert caught
+@pytest.mark.parametrize("save_memory", [False, True])
+def test_exported_with_a_mask_of_valid_pixels(save_memory: bool) -> None:
+    crf = random_crf(save_memory=save_memory).eval()
+    logits, image = inputs(12, 17)
+    valid = torch.ones(2, 12, 17, dtype=torch.bool)
+    valid[1, 8:] = False
+    with torch.no_grad():
+        program = torch.export.export(crf, (logits, image, valid)).module()
+        assert torch.allclose(program(logits, image, valid.flip(0)), crf(logits, image, valid.flip(0)), atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_what_is_exported_has_no_gradient_and_says_so(backend: str) -> None:
+    crf, (logits, image) = random_crf().eval(), inputs(8, 9)
+    program = torch.export.export(crf, (logits, image)).module()
+    with use_backend(backend):  # type: ignore[arg-type]
+        q = program(logits, image)
+        assert torch.allclose(q, crf(logits, image), atol=1e-5)
+        with pytest.raises(NotImplementedError, match=r"gives no gradients: call it under torch\.no_grad\(\)"):
+            q.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", ["strict", "not strict", "dynamo=False"])
+def test_no_onnx(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    crf, given = random_crf().eval(), inputs(8, 8)
+    if way == "dynamo=False":
+        export = partial(torch.onnx.export, dynamo=False)
+    else:  # what torch.onnx.export does first
+        export = partial(torch.export.export, strict=way == "strict")
+        monkeypatch.setattr("torch.onnx._internal.exporter._flags._is_onnx_exporting", True)
+    with pytest.raises(Exception, match="ONNX has no operations for a permutohedral lattice"):
+        export(crf, given)
 
 
 def test_gradients_of_functions() -> None:

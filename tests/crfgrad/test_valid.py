@@ -1,6 +1,7 @@
 """A mask of valid pixels: images of different sizes in one padded batch, each as if it were alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ KINDS: dict[str, list[Callable[..., PairwisePotential]]] = {
     "free": [SpatialPotential, BilateralPotential],
     "gaussian": [GaussianSpatialPotential, GaussianBilateralPotential],
     "mixed": [GaussianSpatialPotential, BilateralPotential],
+    "blocks": [partial(SpatialPotential, stride=4), partial(GaussianSpatialPotential, stride=3)],
 }
 SIZES = [(9, 14), (16, 5), (1, 1), (12, 12)]
 LABELS = 4
@@ -144,13 +146,14 @@ def test_a_mask_of_all_pixels_changes_nothing(solver: type[Solver], kind: str) -
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_logits_of_the_padding_may_be_anything(solver: type[Solver], kind: str, bad: float) -> None:
+def test_what_is_in_the_padding_may_be_anything(solver: type[Solver], kind: str, bad: float) -> None:
     crf = random_crf(kind, torch.float64, solver()).train()
     logits, image, valid = padded_batch(torch.float64)
     gradients = []
-    for given in (logits, logits.masked_fill(~valid[:, None], bad)):
+    for padding in (0.0, bad):
         crf.zero_grad()
-        q = crf(given, image, valid).masked_fill(~valid[:, None], 0)
+        given = [channels.masked_fill(~valid[:, None], padding) for channels in (logits, image)]
+        q = crf(*given, valid).masked_fill(~valid[:, None], 0)
         q.square().sum().backward()
         gradients.append([q.detach(), *(parameter.grad.clone() for parameter in crf.parameters())])
     assert all(torch.allclose(*pair, rtol=0, atol=1e-12) for pair in zip(*gradients, strict=True))
