@@ -223,8 +223,10 @@ class DenseCRF(nn.Module):
                 )
             pixels = _tensor(np.moveaxis(image, -1, -3))
         terms = [term._replace(features=_tensor(term.features)) for term in terms]
+        labels = -2 if image is None else -3
+        rows = _tensor(np.moveaxis(scores, labels, -1))  # side by side in memory, as an energy has them
         with torch.no_grad():
-            refined: Tensor = self(image=pixels, terms=terms, **{name: _tensor(scores)})
+            refined: Tensor = self(image=pixels, terms=terms, **{name: rows.movedim(-1, labels)})
         return refined.numpy()
 
 

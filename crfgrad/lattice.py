@@ -42,6 +42,13 @@ class Lattice(NamedTuple):
         """Interpolates each pixel's value from the corners of its simplex: (V + 1, C) -> (N, C)."""
         return interpolation.slice_(vertices, self.barycentric, *self._between)
 
+    def slice_onto(self, base: Tensor, vertices: Tensor) -> Tensor:
+        """``base + slice(vertices)`` for base (N, C)."""
+        if torch.is_grad_enabled():
+            return base + self.slice(vertices)
+        added: Tensor = interpolation.lattice_slice_onto(base, vertices, self.barycentric, *self._between)
+        return added
+
     @property
     def _between(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.corners, self.entries, self.sources, self.starts

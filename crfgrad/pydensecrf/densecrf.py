@@ -105,7 +105,8 @@ class DenseCRF:
             u = LogisticUnary(u, f).energies
         remedy = ": reshape what you have for each label to one dimension"
         energies = array("unary energies", u, (self._nlabels, self._nvar), remedy)
-        self._unary = energy_of_costs(labels_first(labels_last(torch.from_numpy(energies)[None])), [])
+        rows = torch.from_numpy(np.ascontiguousarray(energies.T))[None]  # (1, N, L)
+        self._unary = energy_of_costs(labels_first(rows), [])
 
     def addPairwiseEnergy(
         self,

@@ -28,11 +28,12 @@ def lattice_around(features: np.ndarray) -> Lattice:
 def _off_faces(points: np.ndarray) -> np.ndarray:
     """Points (d, N) as (N, d) float64, those on faces a little within a simplex."""
     moved = np.array(points.T, np.float64, order="C")
+    to_features = np.linalg.inv(embedding_matrix(len(points)).numpy()).T
     for start in range(0, points.shape[1], CHUNK):
         elevated = _elevated(points[:, start : start + CHUNK])
         near = np.flatnonzero(_near_faces(elevated))
         if len(near):
-            moved[start + near] = _inside(elevated[:, near])
+            moved[start + near] = _inside(elevated[:, near]) @ to_features
     return moved
 
 
@@ -63,7 +64,7 @@ def _near_faces(elevated: np.ndarray) -> np.ndarray:
 
 
 def _inside(elevated: np.ndarray) -> np.ndarray:
-    """The points (N, d), moved into the simplex that pydensecrf picks."""
+    """Lattice coordinates (N, d) of the points, moved into the simplex that pydensecrf picks."""
     size, count = elevated.shape
     whole = np.rint(np.float32(1 / size) * elevated)
     nearest = whole * np.float32(size)
@@ -88,5 +89,5 @@ def _inside(elevated: np.ndarray) -> np.ndarray:
     weights /= weights.sum(axis=0)
     corners = np.arange(size)[:, None, None]  # corner k adds k to each coordinate, and takes size from the k last
     coordinates = nearest + corners - size * (rank >= size - corners)  # (corner, coordinate, N)
-    cells = ((coordinates[:, :-1] - coordinates[:, -1:]) / size * weights[:, None]).sum(axis=0)  # (d, N)
-    return np.linalg.solve(embedding_matrix(size - 1).numpy(), cells).T
+    cells = (coordinates[:, :-1] - coordinates[:, -1:]) / size  # (corner, d, N)
+    return (cells * weights[:, None]).sum(axis=0).T

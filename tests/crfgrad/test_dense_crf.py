@@ -94,6 +94,16 @@ def test_scale_of_the_raw_kernel(dimension: int) -> None:
     assert torch.allclose(raw, scale * PermutohedralLattice(points).gaussian(q), rtol=1e-6)
 
 
+def test_adding_onto_a_field_is_the_sum_with_and_without_gradients() -> None:
+    kernel = gaussian_kernel(torch.randn(2, 40, 3))
+    q, base = torch.rand(2, 40, 5), torch.randn(2, 40, 5)
+    expected = base + kernel.matmul(q)
+    assert torch.equal(kernel.plus(base, q), expected)
+    with torch.no_grad():
+        assert torch.allclose(kernel.plus(base, q), expected, atol=1e-6)
+        assert torch.allclose(kernel.transpose().plus(base, q), base + kernel.transpose().matmul(q), atol=1e-6)
+
+
 def test_points_in_any_space_are_mean_field_with_dense_matrices() -> None:
     unary, points, others = torch.randn(3, 30), torch.randn(30, 7) / 2, torch.randn(30, 1)
     matrix = torch.randn(3, 3)
