@@ -250,7 +250,7 @@ def _scores(probabilities: Array | None, unary: Array | None) -> tuple[str, Arra
 
 
 def _tensor(array: Any) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch has no read-only tensors
 
 
 def _check_kinds(kind: type, name: str, image: object, terms: Sequence[GaussianTerm]) -> None:

@@ -103,10 +103,7 @@ class DenseCRF:
         """Sets the energies: u (labels, points), or the product of u (labels, features) and f (features, points)."""
         if f is not None:
             u = LogisticUnary(u, f).energies
-        remedy = ": reshape what you have for each label to one dimension"
-        energies = array("unary energies", u, (self._nlabels, self._nvar), remedy)
-        rows = torch.from_numpy(np.ascontiguousarray(energies.T))[None]  # (1, N, L)
-        self._unary = energy_of_costs(labels_first(rows), [])
+        self._unary = energy_of_costs(self._field("unary energies", u), [])
 
     def addPairwiseEnergy(
         self,
@@ -143,12 +140,12 @@ class DenseCRF:
         """One iteration, which overwrites the probabilities Q (labels, points)."""
         if not isinstance(Q, np.ndarray) or Q.dtype != np.float32 or not Q.flags.writeable:
             raise TypeError("Q must be what startInference() gave, a float32 array that can be written to")
-        Q[...] = self._distributions(1, self._tensor(Q))
+        Q[...] = self._distributions(1, self._field("Q", Q))
 
     def klDivergence(self, Q: np.ndarray) -> float:
         """Sum of Q log Q and of the energies, where each pair counts twice: as theirs it is no true divergence."""
         with torch.no_grad():
-            q = labels_last(self._tensor(Q))  # (1, N, L)
+            q = labels_last(self._field("Q", Q))
             costs = self._energy().direction(q).double()  # of excluded labels without the infinity, which Q makes 0
             return float((q * (q.clamp_min(1e-20).double().log() + costs)).sum())
 
@@ -163,8 +160,11 @@ class DenseCRF:
             refined: Tensor = MeanField(iterations)(energy, initial(energy) if q is None else q)
             return refined[0].numpy()
 
-    def _tensor(self, Q: np.ndarray) -> Tensor:
-        return torch.from_numpy(array("Q", Q, (self._nlabels, self._nvar)))[None]
+    def _field(self, name: str, given: np.ndarray) -> Tensor:
+        """A copy of an array (labels, points) as a tensor (1, labels, points), with the labels last in memory."""
+        remedy = ": labels first, and then all points in one dimension"
+        rows = array(name, given, (self._nlabels, self._nvar), remedy).T
+        return labels_first(torch.from_numpy(np.array(rows, order="C"))[None])
 
 
 class DenseCRF2D(DenseCRF):

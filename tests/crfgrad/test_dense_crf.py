@@ -131,9 +131,8 @@ def test_energies_in_place_of_probabilities_and_terms_beside_an_image() -> None:
     assert torch.allclose(without(probabilities, image, terms=[term]), expected, atol=1e-6)
     two = without(probabilities[None], image[None], terms=[term._replace(features=positions[None])])
     assert torch.allclose(two[0], expected, atol=1e-6)
-    arrays = without(
-        probabilities.numpy(), image.movedim(0, -1).numpy(), terms=[GaussianTerm(positions.double().numpy(), 3)]
-    )
+    read_only = np.broadcast_to(positions.double().numpy(), positions.shape)
+    arrays = without(probabilities.numpy(), image.movedim(0, -1).numpy(), terms=[GaussianTerm(read_only, 3)])
     assert np.allclose(arrays, expected, atol=1e-5)
 
 

@@ -1,5 +1,6 @@
 """The interface of pydensecrf: what is taken, what is refused, and how results behave."""
 
+import pickle
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -111,6 +112,37 @@ def test_arrays_may_change_afterwards_and_objects_are_used_again() -> None:
     assert np.array_equal(again.inference(5), again.inference(5))
 
 
+def test_one_label_or_one_point_is_copied_too() -> None:
+    for shape in ((1, 6), (3, 1)):
+        unary, features = noise(*shape), noise(2, shape[1])
+        crf = densecrf.DenseCRF(shape[1], shape[0])
+        crf.setUnaryEnergy(unary)
+        crf.addPairwiseEnergy(features, 1)
+        before = crf.inference(2)
+        unary[:], features[:] = 5, 5
+        assert np.array_equal(crf.inference(2), before)
+
+
+def test_threads_add_up_in_the_same_order() -> None:
+    """Also where the number of points is no multiple of 4."""
+    image = photograph(91, 121)
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        crf = densecrf.DenseCRF2D(121, 91, 3)
+        crf.setUnaryEnergy(utils.unary_from_softmax(probabilities(image, 3)))
+        crf.addPairwiseBilateral(5, 5, image, 2)
+        results.append(crf.inference(3))
+    torch.set_num_threads(1)
+    assert np.array_equal(*results)
+
+
+def test_objects_and_results_can_be_sent_to_other_processes() -> None:
+    crf = pickle.loads(pickle.dumps(built()))
+    assert np.array_equal(crf.inference(5), EXPECTED)
+    assert np.array_equal(pickle.loads(pickle.dumps(EXPECTED)), EXPECTED)
+
+
 def test_logistic_unary_energies() -> None:
     weights, features = noise(L, 3), noise(3, H * W, seed=1)
     results = []
@@ -182,7 +214,9 @@ def points(crf: densecrf.DenseCRF, *given: Any, **named: Any) -> None:
 
 NAN = np.where(np.arange(H * W) == 3, np.nan, UNARY)
 REFUSED: dict[str, Callable[[], object]] = {
-    r"unary energies must have shape (4, 130), got (4, 10, 13): reshape": lambda: built(u=UNARY.reshape(L, H, W)),
+    r"unary energies must have shape (4, 130), got (4, 10, 13): labels first, and then all points": lambda: built(
+        u=UNARY.reshape(L, H, W)
+    ),
     r"unary energies must have shape (4, 130), got (130, 4)": lambda: built(u=UNARY.T),
     r"unary energies must be an array of real numbers, got <U1": lambda: built(u=["a"]),
     r"NaN or infinity in unary energies (4 of 520 values)": lambda: built(u=NAN),
