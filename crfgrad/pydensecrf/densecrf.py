@@ -91,7 +91,7 @@ class DenseCRF:
         self._nvar = check_count("nvar", nvar, least=1)
         self._nlabels = check_count("nlabels", nlabels, least=1)
         self._operators: list[Operator] = []
-        self._unary = energy_of_costs(torch.zeros(1, self._nlabels, self._nvar), [])
+        self._unary = energy_of_costs(torch.zeros(1, self._nlabels, self._nvar, dtype=torch.float32, device="cpu"), [])
 
     def setUnary(self, u: Unary) -> None:
         """Sets the energies of the labels at each point."""

@@ -137,6 +137,18 @@ def test_threads_add_up_in_the_same_order() -> None:
     assert np.array_equal(*results)
 
 
+def test_settings_of_torch_do_not_reach_in() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+            assert np.array_equal(built().inference(5), EXPECTED)
+            crf = densecrf.DenseCRF2D(W, H, L)
+            crf.addPairwiseGaussian(2, 2 * np.eye(L))
+            assert np.allclose(crf.inference(2), 1 / L)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_objects_and_results_can_be_sent_to_other_processes() -> None:
     crf = pickle.loads(pickle.dumps(built()))
     assert np.array_equal(crf.inference(5), EXPECTED)
