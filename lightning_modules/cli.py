@@ -2,7 +2,9 @@
 
 import warnings
 from contextlib import nullcontext
+from inspect import Parameter, signature
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import pytorch_lightning as pl
@@ -157,11 +159,21 @@ class CLI(LightningCLI):
 def _differences(asked: Any, trained: Any, path: str = "model") -> list[str]:
     """Where two trees of settings differ."""
     if isinstance(asked, dict) and isinstance(trained, dict):
+        trained = _with_new_arguments(trained)
         return [found for key in asked for found in _differences(asked[key], trained.get(key), f"{path}.{key}")]
     if isinstance(asked, list | tuple) and isinstance(trained, list | tuple) and len(asked) == len(trained):
         pairs = enumerate(zip(asked, trained, strict=True))
         return [found for i, (a, b) in pairs for found in _differences(a, b, f"{path}[{i}]")]
     return [] if asked == trained else [f"{path} is {_brief(trained)} there and {_brief(asked)} here"]
+
+
+def _with_new_arguments(block: dict[str, Any]) -> dict[str, Any]:
+    """The block of a class, in which arguments that came after it was written have their defaults."""
+    if "class_path" not in block:
+        return block
+    parameters = signature(resolve_name(block["class_path"])).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not Parameter.empty}
+    return block | {"init_args": defaults | (block.get("init_args") or {})}
 
 
 def _brief(setting: Any) -> Any:
