@@ -3,7 +3,7 @@
 from crfgrad.backend import use_backend
 from crfgrad.checks import check_values
 from crfgrad.crf import CRF
-from crfgrad.dense_crf import DenseCRF
+from crfgrad.dense_crf import DenseCRF, GaussianTerm
 from crfgrad.energy import Energy
 from crfgrad.lattice import PermutohedralLattice
 from crfgrad.loss import log_distribution
@@ -28,6 +28,7 @@ __all__ = [
     "FrankWolfe",
     "GaussianBilateralPotential",
     "GaussianSpatialPotential",
+    "GaussianTerm",
     "MeanField",
     "MirrorDescent",
     "Operator",

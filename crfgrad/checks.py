@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -49,17 +50,8 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits") -> None:
         image: The image.
         name: How to call the scores.
     """
-    for what, tensor in ((name, scores), ("image", image)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{what} must be a torch tensor, got {type(tensor).__name__}")
-        if tensor.dim() != 4:
-            raise ValueError(
-                f"{what} must have 4 dimensions (batch, channels, height, width), got {tuple(tensor.shape)}"
-            )
-        if 0 in tensor.shape:
-            raise ValueError(f"nothing in {what}: its shape is {tuple(tensor.shape)}")
-    if not scores.is_floating_point():
-        raise TypeError(f"{name} must be floating-point, got {scores.dtype}")
+    check_scores(name, scores, "batch, channels, height, width")
+    check_tensor("image", image, "batch, channels, height, width")
     if scores.shape[0] != image.shape[0]:
         raise ValueError(
             f"{name} are a batch of {scores.shape[0]}, the image is a batch of {image.shape[0]}: give an image for each"
@@ -71,6 +63,24 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits") -> None:
         )
     if scores.device != image.device:
         raise ValueError(f"{name} are on {scores.device} but the image is on {image.device}: move one to the other")
+
+
+def check_scores(name: str, scores: Tensor, dimensions: str) -> None:
+    """Raises an error if scores are not floating-point or do not have the dimensions listed."""
+    check_tensor(name, scores, dimensions)
+    if not scores.is_floating_point():
+        raise TypeError(f"{name} must be floating-point, got {scores.dtype}")
+
+
+def check_tensor(name: str, tensor: Tensor, dimensions: str) -> None:
+    """Raises an error if a tensor is empty or does not have the dimensions listed."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+    count = dimensions.count(",") + 1
+    if tensor.dim() != count:
+        raise ValueError(f"{name} must have {count} dimensions ({dimensions}), got {tuple(tensor.shape)}")
+    if 0 in tensor.shape:
+        raise ValueError(f"nothing in {name}: its shape is {tuple(tensor.shape)}")
 
 
 def check_valid(valid: Tensor | None, scores: Tensor) -> None:
@@ -110,24 +120,33 @@ def check_finite(name: str, tensor: Tensor) -> None:
         raise ValueError(f"NaN or infinity in {name} ({int((~finite).sum())} of {tensor.numel()} values)")
 
 
-def excluded_labels(logits: Tensor, valid: Tensor | None) -> Tensor | None:
-    """Where logits (B, L, *) are minus infinity, (B, L, *) bool, or None if it is known that they are nowhere.
+def excluded_labels(
+    scores: Tensor, valid: Tensor | None = None, name: str = "logits", excluding: float = -torch.inf
+) -> Tensor | None:
+    """Where scores (B, L, *) are minus infinity, (B, L, *) bool, or None if it is known that they are nowhere.
 
     Raises a ValueError if values are checked and there is NaN, plus infinity or a pixel with no label left. Pixels
     that are not valid exclude nothing.
+
+    Args:
+        scores: What there is for each label, called ``name`` in messages.
+        valid: The pixels that count, (B, *) bool.
+        name: How to call the scores.
+        excluding: The infinity that excludes a label: plus infinity for costs.
     """
-    if not values_are_checked(logits):
-        excluded = logits == -torch.inf
+    if not values_are_checked(scores):
+        excluded = scores == excluding
         return excluded if valid is None else excluded & valid[:, None]
     if valid is not None:
-        logits = logits.masked_fill(~valid[:, None], 0)
-    if _sums_up(logits):
+        scores = scores.masked_fill(~valid[:, None], 0)
+    if _sums_up(scores):
         return None
-    excluded = logits == -torch.inf
-    check_finite("logits", logits.masked_fill(excluded, 0))
+    excluded = scores == excluding
+    check_finite(name, scores.masked_fill(excluded, 0))
     empty = excluded.all(dim=1)
     if empty.any():
-        raise ValueError(f"all logits of {int(empty.sum())} pixels are minus infinity, which leaves them no label")
+        sign = "plus" if excluding > 0 else "minus"
+        raise ValueError(f"all {name} of {int(empty.sum())} pixels are {sign} infinity, which leaves them no label")
     return excluded if excluded.any() else None
 
 
@@ -152,7 +171,7 @@ def check_fraction(name: str, value: float) -> float:
 
 def check_count(name: str, value: int, least: int) -> int:
     """Returns the value, or raises a ValueError if it is no whole number or too small."""
-    if not isinstance(value, int | float) or value != int(value) or value < least:
+    if not isinstance(value, Real) or value % 1 != 0 or value < least:
         raise ValueError(f"{name} must be a whole number, {least} or more, got {value}")
     return int(value)
 

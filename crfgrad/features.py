@@ -1,6 +1,7 @@
 """Features of a bilateral kernel: position and colour, and their widths."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def only_valid(features: Tensor, valid: Tensor | None) -> Tensor:
 
 def spread_widths(name: str, widths: Widths, count: int) -> list[float]:
     """One width for each of ``count`` features, from one for all or from as many."""
-    spread = [float(widths)] * count if isinstance(widths, float | int) else [float(width) for width in widths]
+    spread = [float(widths)] * count if isinstance(widths, float | int | Real) else [float(width) for width in widths]
     if len(spread) != count:
         raise ValueError(f"{name} has {len(spread)} widths for {count} channels: give one for all, or {count}")
     return [check_positive(name, width) for width in spread]

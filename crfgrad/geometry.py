@@ -24,7 +24,7 @@ def embedding_matrix(dimension: int) -> Tensor:
     Scaled as in Adams et al.: splat, [1 2 1]/4 along every axis, and slice together have unit
     variance in feature space. Oriented as there too, so that results carry over.
     """
-    elevate = torch.zeros(dimension + 1, dimension, dtype=torch.float64)
+    elevate = torch.zeros(dimension + 1, dimension, dtype=torch.float64, device="cpu")  # whatever the default
     for column in range(dimension):
         length = math.sqrt((column + 1) * (column + 2))
         elevate[: column + 1, column] = 1 / length

@@ -42,6 +42,13 @@ class Lattice(NamedTuple):
         """Interpolates each pixel's value from the corners of its simplex: (V + 1, C) -> (N, C)."""
         return interpolation.slice_(vertices, self.barycentric, *self._between)
 
+    def slice_onto(self, base: Tensor, vertices: Tensor) -> Tensor:
+        """``base + slice(vertices)`` for base (N, C)."""
+        if torch.is_grad_enabled():
+            return base + self.slice(vertices)
+        added: Tensor = interpolation.lattice_slice_onto(base, vertices, self.barycentric, *self._between)
+        return added
+
     @property
     def _between(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.corners, self.entries, self.sources, self.starts
@@ -49,6 +56,21 @@ class Lattice(NamedTuple):
     def scaled(self, factor: Tensor | float) -> "Lattice":
         """The same with a factor (N, 1) on what each pixel gives and gets: splat . D and D . slice."""
         return self._replace(barycentric=self.barycentric * factor)
+
+    def without_last_pixel(self) -> "Lattice":
+        """The same vertices, but the last pixel neither gives nor gets."""
+        gone = self.starts.long()[self.corners[-1].long() + 1] - 1  # it comes last at each of its vertices
+        stays = torch.ones_like(self.entries, dtype=torch.bool)
+        stays[gone] = False
+        before = torch.nn.functional.pad(stays.cumsum(0), (1, 0))
+        return self._replace(
+            corners=self.corners[:-1],
+            order=self.order[:-1],
+            barycentric=self.barycentric[:-1],
+            entries=self.entries[stays],
+            sources=self.sources[stays],
+            starts=before[self.starts.long()].int(),
+        )
 
     def neighbours(self, radius: int) -> Tensor:
         """The vertex at each tap from each vertex, V where there is none: (taps, V + 1)."""

@@ -29,6 +29,10 @@ class Operator(ABC):
     def matmul(self, q: Tensor) -> Tensor:
         """K q: (B, *, L) -> (B, *, L)."""
 
+    def plus(self, base: Tensor, q: Tensor) -> Tensor:
+        """``base + matmul(q)``, for operators that have a faster way to it."""
+        return base + self.matmul(q)
+
     def transpose(self) -> "Operator":
         """K^T."""
         if self.symmetric:
@@ -52,8 +56,14 @@ class Sum(Operator):
         """See ``Operator.matmul``."""
         total = self.operators[0].matmul(q) if self.operators else torch.zeros_like(q)
         for operator in self.operators[1:]:
-            total = total + operator.matmul(q)
+            total = operator.plus(total, q)
         return total
+
+    def plus(self, base: Tensor, q: Tensor) -> Tensor:
+        """See ``Operator.plus``."""
+        for operator in self.operators:
+            base = operator.plus(base, q)
+        return base
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
@@ -237,8 +247,14 @@ class LatticeBlur(Operator):
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        blurred = taps.blur(self.lattice.splat(q.flatten(0, -2)), *self.axes, self.transposed)  # (V, L)
-        return self.receiving.slice(blurred).view_as(q)
+        return self.receiving.slice(self._blurred(q)).view_as(q)
+
+    def plus(self, base: Tensor, q: Tensor) -> Tensor:
+        """See ``Operator.plus``."""
+        return self.receiving.slice_onto(base.flatten(0, -2), self._blurred(q)).view_as(q)
+
+    def _blurred(self, q: Tensor) -> Tensor:
+        return taps.blur(self.lattice.splat(q.flatten(0, -2)), *self.axes, self.transposed)  # (V, L)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""

@@ -40,6 +40,15 @@ def interpolate(values: Tensor, barycentric: Tensor, corners: Tensor, *_: Tensor
     return torch.from_numpy(out)
 
 
+def interpolate_onto(base: Tensor, values: Tensor, barycentric: Tensor, corners: Tensor, *_: Tensor) -> Tensor:
+    """See ``crfgrad.ops.interpolation.lattice_slice_onto``."""
+    below, rows = base.numpy(), values.numpy()
+    out = np.empty_like(below)
+    for part in row_parts(rows.shape[1]):
+        run(_interpolate_onto, len(corners), part, below, rows, barycentric.numpy(), corners.numpy(), out)
+    return torch.from_numpy(out)
+
+
 def corner_products(pixels: Tensor, vertices: Tensor, corners: Tensor, *_: Tensor) -> Tensor:
     """See ``crfgrad.ops.interpolation.lattice_corner_products``."""
     out = np.zeros(corners.shape, pixels.numpy().dtype)
@@ -124,6 +133,35 @@ def _interpolate_row(
 
     place = out.place(i)
     parts.store(place, code.sums([parts.zeros(place)], weights.size(1), term)[0])
+
+
+@exact
+def _interpolate_onto(
+    parts: Parts,
+    base: np.ndarray,
+    values: np.ndarray,
+    weights: np.ndarray,
+    corners: np.ndarray,
+    out: np.ndarray,
+    start: int,
+    stop: int,
+) -> None:
+    for i in range(start, stop):
+        _interpolate_row_onto(parts, base, values, weights, corners, out, i)
+
+
+@in_registers
+def _interpolate_row_onto(
+    code: Code, parts: Columns, base: Array, values: Array, weights: Array, corners: Array, out: Array, i: Value
+) -> None:
+    """Row of pixel i: that of the base, plus the sum of weight * value over its corners."""
+
+    def term(k: Value) -> tuple[list[Value], Value]:
+        return [weights[i, k]], parts.load(values.place(corners[i, k]))
+
+    place = out.place(i)
+    total = code.sums([parts.zeros(place)], weights.size(1), term)[0]
+    parts.store(place, total + parts.load(base.place(i)))
 
 
 @kernel

@@ -56,7 +56,8 @@ def _forget_pool() -> None:
     _pool = None
 
 
-os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork
+if hasattr(os, "register_at_fork"):  # where there is one: threads do not survive a fork
+    os.register_at_fork(after_in_child=_forget_pool)
 
 
 def ranges(size: int, grain: int) -> list[tuple[int, int]]:

@@ -62,6 +62,23 @@ def lattice_slice(
     return weighted_sums(vertices, corners.flatten(), every(*corners.shape, corners.device), barycentric.flatten())
 
 
+def _like(base: Tensor, *_: Tensor) -> Tensor:
+    return torch.empty_like(base, memory_format=torch.contiguous_format)
+
+
+@operation(
+    "(Tensor base, Tensor vertices, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts)"
+    " -> Tensor",
+    fake=_like,
+    kernel="interpolation.interpolate_onto",
+)
+def lattice_slice_onto(base: Tensor, vertices: Tensor, barycentric: Tensor, corners: Tensor, *_: Tensor) -> Tensor:
+    """``base + lattice_slice(...)`` in one pass, for where no gradient is wanted: (N, C)."""
+    return base + weighted_sums(
+        vertices, corners.flatten(), every(*corners.shape, corners.device), barycentric.flatten()
+    )
+
+
 @operation(
     "(Tensor pixels, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_vertices,

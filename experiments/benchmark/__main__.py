@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from experiments.benchmark import throughput
 from experiments.benchmark.cases import cases, profiled
 from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
 from experiments.benchmark.measure import interleaved, profile, summary
@@ -37,7 +38,14 @@ def _processor() -> str:
 
 
 def main(
-    output: Path, height: int, width: int, labels: int, repetitions: int, growth: bool, resume: bool = False
+    output: Path,
+    height: int,
+    width: int,
+    labels: int,
+    repetitions: int,
+    growth: bool,
+    resume: bool = False,
+    images: int = 100,
 ) -> dict[str, Any]:
     """Measures everything; what is already measured is on the disk after each step."""
     output.mkdir(parents=True, exist_ok=True)
@@ -55,6 +63,12 @@ def main(
         measured["cases"][case.name] = {"seconds": seconds, "operations": dict(case.operations)}
         medians = ", ".join(f"{name} {summary(times)['median']:.1f} ms" for name, times in seconds.items())
         print(f"{case.name}: {medians}", flush=True)
+        save()
+    if images and not measured.get("throughput"):
+        cores = os.cpu_count() or 1
+        size = {"height": height, "width": width, "labels": labels}
+        seconds = throughput.in_a_process(**size, count=images, cores=cores, repetitions=min(repetitions, 3))
+        measured["throughput"] = {f"{images} images on {cores} cores": seconds}
         save()
     measured["profiles"] = {name: profile(task) for name, task in profiled(height, width, labels)}
     save()
@@ -87,5 +101,6 @@ if __name__ == "__main__":
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--no-growth", dest="growth", action="store_false", help="only the cases")
     parser.add_argument("--resume", action="store_true", help="keep the cases that results.json in the output has")
+    parser.add_argument("--images", type=int, default=100, help="how many to refine at a stretch; 0 for none")
     arguments = parser.parse_args()
     main(**vars(arguments))

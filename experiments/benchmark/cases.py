@@ -1,9 +1,11 @@
 """What is compared with what, and what is to be reached."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +18,9 @@ from experiments.benchmark import work
 from experiments.benchmark.measure import Task
 
 SIGMAS = ((80.0, 13.0), (67.0, 3.0))
-OURS, TORCH = "crfgrad", "crfgrad, plain torch"
+SETTINGS = ((80, 13, 10), (67, 3, 4), (50, 5, 10), (83, 5, 3), (121, 5, 4), (23, 7, 20))
+"""Widths and compatibilities of bilateral kernels in public repositories."""
+OURS, TORCH, DROP_IN, PEER = "crfgrad", "crfgrad, plain torch", "crfgrad.pydensecrf", "pydensecrf2"
 
 
 class Case(NamedTuple):
@@ -52,17 +56,43 @@ def cases(height: int, width: int, labels: int) -> Iterator[Case]:
         forward = work.without_gradients(dense, batch, image)
         contestants = {OURS: forward, TORCH: work.in_torch(forward)}
         if work.peer("pydensecrf") is not None:
-            contestants["pydensecrf2"] = work.pydensecrf_task(probabilities, pixels, sigma)
+            contestants[PEER] = work.pydensecrf_task(probabilities, pixels, sigma)
         yield Case("dense mean field, forward" + at, contestants)
         yield Case("dense mean field, forward and backward" + at, {OURS: work.both_ways(dense, batch, image)})
         crf = work.free_crf(labels, sigma)
         yield Case("CRF-Grad, forward" + at, {OURS: work.without_gradients(crf, logits, image)})
         yield Case("CRF-Grad, forward and backward" + at, {OURS: work.both_ways(crf, logits, image)})
         yield _products(image, logits, sigma, at)
+    yield from _settings(pixels, labels)
     contestants = {OURS: work.projection(logits), TORCH: work.in_torch(work.projection(logits))}
     if work.peer("entmax") is not None:
         contestants["entmax"] = work.sparsemax(logits)
     yield Case("simplex projection, forward and backward", contestants)
+
+
+def _settings(pixels: np.ndarray, labels: int) -> Iterator[Case]:
+    """One image by the settings of others, from the array to the labels; their package knows one thread."""
+    for setting, count in [*((setting, labels) for setting in SETTINGS), ((50, 5, 10), 2), ((50, 5, 10), 81)]:
+        probabilities = work.softmax(work.scores(pixels, count))
+        given = probabilities, pixels, setting
+        crf = work.dense_crf(setting, work.MORE_ITERATIONS)
+        ours = partial(crf, probabilities, pixels)
+        drop_in = work.pydensecrf_task(*given, DROP_IN, work.MORE_ITERATIONS)
+        contestants: dict[str, Task] = {}
+        for threads in (1, 2):
+            contestants[_on(OURS, threads)] = work.on_threads(threads, ours)
+            contestants[_on(DROP_IN, threads)] = work.on_threads(threads, drop_in)
+        if work.peer("pydensecrf") is not None:
+            contestants[PEER] = work.pydensecrf_task(*given, iterations=work.MORE_ITERATIONS)
+        yield Case(_setting_name(setting, count), contestants)
+
+
+def _on(name: str, threads: int) -> str:
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _setting_name(setting: tuple[int, ...], labels: int) -> str:
+    return f"dense CRF {setting}, {labels} labels, {work.MORE_ITERATIONS} iterations"
 
 
 def profiled(height: int, width: int, labels: int) -> Iterator[tuple[str, Task]]:
@@ -74,15 +104,21 @@ def profiled(height: int, width: int, labels: int) -> Iterator[tuple[str, Task]]
         yield "CRF-Grad, forward and backward" + at, work.both_ways(work.free_crf(labels, sigma), logits, image)
 
 
-def goals() -> list[Goal]:
+def goals(labels: int) -> list[Goal]:
     """What is to be reached, as ratios within one run."""
     wanted = []
     for at, least in ((" at (80, 13)", 2.5), (" at (67, 3)", 2.0)):
         forward = "dense mean field, forward" + at
-        wanted.append(Goal(f"{forward}: pydensecrf2 / ours", (forward, OURS), (forward, "pydensecrf2"), least))
+        wanted.append(Goal(f"{forward}: pydensecrf2 / ours", (forward, OURS), (forward, PEER), least))
         for name in ("dense mean field", "CRF-Grad"):
             one, both = f"{name}, forward{at}", f"{name}, forward and backward{at}"
             wanted.append(Goal(f"{name}{at}: forward / (forward and backward)", (both, OURS), (one, OURS), 1 / 2.5))
+    for setting in SETTINGS:
+        name = _setting_name(setting, labels)
+        for threads in (1, 2):
+            least = 2.0 if setting[1] == 3 else 2.5
+            what = f"{name}, {threads} threads: pydensecrf2 / crfgrad.pydensecrf"
+            wanted.append(Goal(what, (name, _on(DROP_IN, threads)), (name, PEER), least))
     projection = "simplex projection, forward and backward"
     wanted.append(Goal(f"{projection}: entmax / ours", (projection, OURS), (projection, "entmax"), 5.0))
     return wanted

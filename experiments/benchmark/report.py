@@ -1,6 +1,7 @@
 """Tables and a plot, made from what was measured."""
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -11,13 +12,14 @@ import matplotlib.pyplot as plt
 from experiments.benchmark.cases import OURS, RATES, goals
 from experiments.benchmark.growth import size
 from experiments.benchmark.measure import fitted_exponent, ratio, summary
+from experiments.benchmark.throughput import PEER, THREADS
 
 
 def markdown(measured: dict[str, Any]) -> str:
     """The whole report."""
     machine = " · ".join(f"{key} {value}" for key, value in measured["machine"].items())
-    lines = ["# Benchmark", "", machine, "", f"Photograph of {measured['size']}, 5 iterations. Milliseconds are the"]
-    lines += ["median (and quartiles) of interleaved calls.", ""]
+    lines = ["# Benchmark", "", machine, "", f"Photograph of {measured['size']}, 5 iterations where no other number"]
+    lines += ["stands. Milliseconds are the median (and quartiles) of interleaved calls.", ""]
     lines += [*_head("Work", "Contestant", "ms", "crfgrad is so many times as fast")]
     for name, case in measured["cases"].items():
         for contestant, seconds in case["seconds"].items():
@@ -25,10 +27,14 @@ def markdown(measured: dict[str, Any]) -> str:
             times = f"{timing['median']:.1f} ({timing['low']:.1f} - {timing['high']:.1f})"
             if contestant in case["operations"]:
                 times += f", {case['operations'][contestant] / timing['median'] / 1e6:.0f} GFLOP/s"
-            compared = OURS in case["seconds"] and contestant != OURS
-            lines.append(
-                _row(name, contestant, times, f"{ratio(case['seconds'][OURS], seconds):.2f}" if compared else "")
-            )
+            own = next((ours for ours in (OURS, f"{OURS}, 1 thread") if ours in case["seconds"]), contestant)
+            compared = "" if own == contestant else f"{ratio(case['seconds'][own], seconds):.2f}"
+            lines.append(_row(name, contestant, times, compared))
+    if "throughput" in measured:
+        for name, throughput in measured["throughput"].items():
+            for contestant, seconds in throughput.items():
+                compared = f"{ratio(throughput[THREADS], seconds):.2f}" if contestant != THREADS else ""
+                lines.append(_row(name, contestant, f"{1e3 * median(seconds):.0f}", compared))
     lines += ["", "## Goals", "", *_head("Goal", "Wanted", "Measured", ""), *_goal_lines(measured), ""]
     lines += [
         "## Where the time goes",
@@ -56,13 +62,18 @@ def markdown(measured: dict[str, Any]) -> str:
 def _goal_lines(measured: dict[str, Any]) -> list[str]:
     lines = []
     seconds = {name: case["seconds"] for name, case in measured["cases"].items()}
-    for goal in goals():
+    for goal in goals(int(measured["size"].split()[-2])):
         fast, slow = (seconds[case].get(contestant) for case, contestant in (goal.fast, goal.slow))
         if fast is None or slow is None:
             lines.append(_row(goal.what, f"{goal.least:.2f}", f"{goal.slow[1]} is not installed", ""))
         else:
             reached = ratio(fast, slow)
             lines.append(_row(goal.what, f"{goal.least:.2f}", f"{reached:.2f}", _verdict(reached >= goal.least)))
+    for name, throughput in measured.get("throughput", {}).items():
+        for contestant in throughput:
+            if contestant != PEER and PEER in throughput:
+                reached = ratio(throughput[contestant], throughput[PEER])
+                lines.append(_row(f"{name}: {PEER} / {contestant}", "2.00", f"{reached:.2f}", _verdict(reached >= 2)))
     operations = measured["cases"]["operations per second at (80, 13)"]["operations"]
     times = seconds["operations per second at (80, 13)"]
     rates = {name: count / summary(times[name])["median"] for name, count in operations.items()}

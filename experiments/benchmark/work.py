@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +16,17 @@ from crfgrad.lattice import Lattice, build_lattice
 from crfgrad.operators import LatticeBlur, Operator
 from experiments.benchmark.measure import Task
 
-ITERATIONS = 5
+ITERATIONS, MORE_ITERATIONS = 5, 10
 SPATIAL = {"sxy": 3.0, "compat": 3.0}
 BILATERAL_COMPAT = 10.0
+
+
+class Setting(NamedTuple):
+    """Of the bilateral kernel of a dense CRF."""
+
+    sxy: float
+    srgb: float
+    compat: float = BILATERAL_COMPAT
 
 
 def photograph(height: int, width: int) -> np.ndarray:
@@ -56,9 +64,9 @@ def features(image: Tensor, sigma: tuple[float, float]) -> Tensor:
     return positions_and_colours(image) / torch.tensor([sigma[0]] * 2 + [sigma[1]] * 3)
 
 
-def dense_crf(sigma: tuple[float, float]) -> DenseCRF:
+def dense_crf(setting: tuple[float, ...], iterations: int = ITERATIONS) -> DenseCRF:
     """Our dense CRF with the parameters of the benchmark."""
-    return DenseCRF(SPATIAL["sxy"], SPATIAL["compat"], *sigma, BILATERAL_COMPAT, iterations=ITERATIONS)
+    return DenseCRF(SPATIAL["sxy"], SPATIAL["compat"], *Setting(*setting), iterations=iterations)
 
 
 def free_crf(labels: int, sigma: tuple[float, float], **options: Any) -> CRF:
@@ -108,21 +116,38 @@ def peer(name: str) -> ModuleType | None:
 
 
 def pydensecrf_task(
-    probabilities: np.ndarray, pixels: np.ndarray, sigma: tuple[float, float]
+    probabilities: np.ndarray,
+    pixels: np.ndarray,
+    setting: tuple[float, ...],
+    package: str = "pydensecrf",
+    iterations: int = ITERATIONS,
 ) -> Callable[[], np.ndarray]:
-    """The same dense CRF by pydensecrf: probabilities of each label after the iterations."""
-    module = import_module("pydensecrf.densecrf")
+    """The same dense CRF by pydensecrf, or by ours of that interface: probabilities of each label."""
+    module = import_module(f"{package}.densecrf")
     labels, height, width = probabilities.shape
     unary = np.ascontiguousarray(-np.log(np.maximum(probabilities, 1e-5)).reshape(labels, -1))
+    bilateral = Setting(*setting)
 
     def task() -> np.ndarray:
         crf = module.DenseCRF2D(width, height, labels)
         crf.setUnaryEnergy(unary)
         crf.addPairwiseGaussian(sxy=SPATIAL["sxy"], compat=SPATIAL["compat"])
-        crf.addPairwiseBilateral(sxy=sigma[0], srgb=sigma[1], rgbim=pixels, compat=BILATERAL_COMPAT)
-        return np.array(crf.inference(ITERATIONS)).reshape(labels, height, width)
+        crf.addPairwiseBilateral(sxy=bilateral.sxy, srgb=bilateral.srgb, rgbim=pixels, compat=bilateral.compat)
+        return np.array(crf.inference(iterations)).reshape(labels, height, width)
 
     return task
+
+
+def on_threads(count: int, task: Task) -> Task:
+    """The same with another number of torch's threads."""
+
+    def changed() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        task()
+        torch.set_num_threads(before)
+
+    return changed
 
 
 def lattice_with_neighbours(image: Tensor, sigma: tuple[float, float]) -> tuple[Lattice, Tensor]:

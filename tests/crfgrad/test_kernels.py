@@ -136,6 +136,7 @@ def test_interpolation(dtype: torch.dtype, labels: int) -> None:
         pixels = randn(len(lattice.corners), labels, dtype=dtype)
         rest = lattice.corners, lattice.entries, lattice.sources, lattice.starts
         assert_same(OPS.lattice_slice, vertices, lattice.barycentric, *rest)
+        assert_same(OPS.lattice_slice_onto, pixels, vertices, lattice.barycentric, *rest)
         assert_same(OPS.lattice_splat, pixels, lattice.barycentric, *rest)
         assert_same(OPS.lattice_corner_products, pixels, vertices, *rest)
 

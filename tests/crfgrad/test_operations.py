@@ -62,6 +62,7 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
         "lattice_embed": [(some(20, dimension),) for dimension in (1, 5)],
         "lattice_embed_transpose": [(some(20, dimension),) for dimension in (1, 5)],
         "lattice_slice": [(vertices, weights, *between)],
+        "lattice_slice_onto": [(pixels, vertices, weights, *between)],
         "lattice_splat": [(pixels, weights, *between)],
         "lattice_corner_products": [(pixels, vertices, *between)],
         "lattice_filter": [(vertices, matrices, neighbours)],

@@ -1,6 +1,7 @@
 """The benchmark runs on a small photograph, and its report holds what was measured."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,15 @@ def test_everything_on_a_small_photograph(
     small = [{"height": 30, "width": 40, "labels": 3}, {"height": 60, "width": 80, "labels": 6}]
     monkeypatch.setattr("experiments.benchmark.__main__.SERIES", {"pixels": small})
     monkeypatch.setattr("experiments.benchmark.__main__.TRAINING", {"30 x 40": small[0]})
-    main(tmp_path, 30, 40, 3, repetitions=2, growth=True)
+    main(tmp_path, 30, 40, 3, repetitions=2, growth=True, images=12)
     measured = json.loads((tmp_path / "results.json").read_text())
     for case in measured["cases"].values():
         assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in case["seconds"].values())
     report = (tmp_path / "results.md").read_text()
     assert report in capsys.readouterr().out
     assert "| simplex projection, forward and backward | crfgrad |" in report
+    assert "| dense CRF (67, 3, 4), 3 labels, 10 iterations | crfgrad.pydensecrf, 2 threads |" in report
+    assert f"| 12 images on {os.cpu_count()} cores | crfgrad.pydensecrf, processes |" in report
     assert "dense: exponent of time by pixels" in report
     assert (tmp_path / "growth.png").is_file()
 
