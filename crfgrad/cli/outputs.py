@@ -30,6 +30,13 @@ def remove_partial(folder: Path, due: set[Path]) -> None:
             beside.unlink(missing_ok=True)
 
 
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    """The same for arrays, compressed."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    write(path, buffer.getvalue())
+
+
 def colours(count: int) -> np.ndarray:
     """The colours that are usual for labels, as in PASCAL VOC: (count, 3) uint8.
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from crfgrad.cli import outputs
-from crfgrad.cli.errors import CommandError
+from crfgrad.cli.errors import CommandError, sentence
 from crfgrad.cli.inputs import Maps, Sample, find_samples, read_image
 from crfgrad.cli.progress import duration, progress
 from crfgrad.cli.settings import DEFAULTS, Settings, build, chosen_settings
@@ -74,7 +74,7 @@ def refine(arguments: argparse.Namespace) -> int:
         with progress("refine", len(due)) as step:
             for sample, failure in each(partial(_refine_one, task), due, jobs):
                 if failure is not None:
-                    failures[sample.name] = _sentence(failure)
+                    failures[sample.name] = sentence(failure)
                 step(f"{sample.name}: {failures[sample.name]}" if failure is not None else None)
     refined = len(due) - sum(sample.name in failures for sample in due)
     skipped = len(samples) - len(due)
@@ -122,9 +122,3 @@ def _check_record(path: Path, wanted: dict[str, Any]) -> None:
     if differing:
         told = "; ".join(f"{name} {before.get(name)}, not {now.get(name)}" for name in differing)
         raise CommandError(f"{path.parent} holds results of other settings ({told}): give another --output")
-
-
-def _sentence(error: Exception) -> str:
-    """What went wrong, with the kind of error where its text alone says little."""
-    text = " ".join(str(error).split())
-    return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
