@@ -43,8 +43,7 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         if missing:
             raise CommandError(
-                f"crfgrad {arguments.command} needs {', '.join(missing)}: pip install 'crfgrad[cli]', or pip install "
-                + " ".join(missing)
+                f"it needs {', '.join(missing)}: pip install 'crfgrad[cli]', or pip install " + " ".join(missing)
             )
         if arguments.command == "refine":
             from crfgrad.cli.refine import refine

@@ -1,7 +1,7 @@
 """Settings to try: a coarse grid, then ever closer neighbours of the best."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from crfgrad.cli.errors import CommandError
@@ -23,10 +23,11 @@ Values = Mapping[str, Sequence[float]]
 def checked_values(values: Values) -> dict[str, list[float]]:
     """The values of each setting in ascending order, or a sentence on those that cannot be."""
     for name, tried in values.items():
-        low = min(tried)
-        option = "--" + name.replace("_", "-")
-        if low < 0 or (low == 0 and not name.endswith("compat")):
-            raise CommandError(f"{option} {low:g} cannot be: {'a strength is 0 or more' if low < 0 else 'a width is'} ")
+        low, option = min(tried), "--" + name.replace("_", "-")
+        if name.endswith("compat") and low < 0:
+            raise CommandError(f"{option} {low:g} must not be negative: 0 leaves the kernel out")
+        if not name.endswith("compat") and low <= 0:
+            raise CommandError(f"{option} {low:g} must be positive: it is a width")
     return {name: sorted(set(tried)) for name, tried in values.items()}
 
 
@@ -38,18 +39,13 @@ def coarse_grid(values: Values) -> list[Setting]:
 def neighbours(best: Setting, values: Values, level: int) -> list[Setting]:
     """Settings around the best: in the first round half the way to the next values, then a quarter, and so on.
 
-    The ways are those of logarithms. Strengths vary all together, since they share a lattice; each width alone. At
-    the end of a grid this goes on beyond it. What has one value only stays.
+    The ways are those of logarithms. Each value changes alone, and the two strengths together as well. At the end of a
+    grid this goes on beyond it. What has one value only stays.
     """
     near = {name: _near(getattr(best, name), values[name], level) for name in Setting._fields}
-    strengths = list(itertools.product(near["gaussian_compat"], near["bilateral_compat"]))
-    widths = {(best.gaussian_sxy, best.bilateral_sxy, best.bilateral_srgb)}
-    for place, name in enumerate(("gaussian_sxy", "bilateral_sxy", "bilateral_srgb")):
-        for value in near[name]:
-            changed = [best.gaussian_sxy, best.bilateral_sxy, best.bilateral_srgb]
-            changed[place] = value
-            widths.add((changed[0], changed[1], changed[2]))
-    return _distinct(Setting(s, a, xy, rgb, b) for s, xy, rgb in sorted(widths) for a, b in strengths)
+    alone = [best._replace(**{name: value}) for name in Setting._fields for value in near[name]]
+    strengths = itertools.product(near["gaussian_compat"], near["bilateral_compat"])
+    return list(dict.fromkeys([*alone, *(best._replace(gaussian_compat=a, bilateral_compat=b) for a, b in strengths)]))
 
 
 def _near(value: float, values: Sequence[float], level: int) -> list[float]:
@@ -65,7 +61,3 @@ def _near(value: float, values: Sequence[float], level: int) -> list[float]:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
-
-
-def _distinct(settings: Iterable[Setting]) -> list[Setting]:
-    return list(dict.fromkeys(settings))

@@ -1,7 +1,9 @@
 """Images, maps and ground truth of a folder: which belong together, and how they are read."""
 
 import argparse
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +85,7 @@ class Maps:
 
     def _probabilities(self, path: Path) -> np.ndarray:
         if path.suffix.lower() == ".png":
-            values = _open_grey(path, "a probability map")
+            values = _open_png(path, GREY, "a probability map must be grey, of 8 or 16 bits")
             foreground = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 65535)
             return np.stack([1 - foreground, foreground])
         probabilities = _load(path, self.key)
@@ -115,20 +117,27 @@ class Maps:
         return probabilities
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file in whatever the libraries say about it."""
+    try:
+        yield
+    except (OSError, EOFError, SyntaxError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} cannot be read ({error}): write it again") from None
+
+
 def read_image(path: Path) -> np.ndarray:
     """An image in colours: (H, W, 3) uint8. Grey ones have three equal channels, transparency is dropped."""
-    with Image.open(path) as image:
-        if image.mode.startswith(("I", "F")):
-            raise ValueError(f"{path} has more than 8 bits per channel: bring it to 8 bits first")
-        return np.array(image.convert("RGB"))
+    with _reading(path), Image.open(path) as image:
+        mode, colours = image.mode, np.array(image.convert("RGB"))
+    if mode.startswith(("I", "F")):
+        raise ValueError(f"{path} has more than 8 bits per channel: bring it to 8 bits first")
+    return colours
 
 
 def read_labels(path: Path) -> np.ndarray:
     """The values of a PNG of labels: (H, W) uint8 or uint16."""
-    with Image.open(path) as image:
-        if image.mode in ("P", "1"):
-            return np.array(image).astype(np.uint8)
-    return _open_grey(path, "a map of labels")
+    return _open_png(path, ("P", "1", *GREY), "a map of labels must be grey or have a palette")
 
 
 def check_labels(path: Path, labels: np.ndarray, num_labels: int, others: str) -> None:
@@ -136,12 +145,6 @@ def check_labels(path: Path, labels: np.ndarray, num_labels: int, others: str) -
     if labels.size and labels.max() >= num_labels:
         hint = "; for masks of 0 and 255 there is --binary" if labels.max() == 255 and num_labels == 2 else ""
         raise ValueError(f"{path} holds {labels.max()}, but labels are 0 to {num_labels - 1} {others}{hint}")
-
-
-def size_of(path: Path) -> tuple[int, int]:
-    """Height and width of an image, from its header."""
-    with Image.open(path) as image:
-        return image.height, image.width
 
 
 def find_samples(
@@ -194,23 +197,26 @@ def _read_list(path: Path) -> Iterable[str]:
 
 
 def _load(path: Path, key: str | None) -> np.ndarray:
-    loaded = np.load(path, allow_pickle=False)
+    with _reading(path):
+        loaded = np.load(path, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
+        names = ", ".join(loaded.files) or "nothing"
         if key is None and len(loaded.files) != 1:
-            raise ValueError(f"{path} holds {', '.join(loaded.files) or 'nothing'}: choose an array by --key NAME")
+            raise ValueError(f"{path} holds {names}: choose an array by --key NAME")
         if key is not None and key not in loaded.files:
-            raise ValueError(f"{path} holds {', '.join(loaded.files) or 'nothing'}, and no {key}: see --key")
-        return np.asarray(loaded[key or loaded.files[0]])
+            raise ValueError(f"{path} holds {names}, and no {key}: see --key")
+        with _reading(path):
+            return np.asarray(loaded[key or loaded.files[0]])
 
 
-def _open_grey(path: Path, what: str) -> np.ndarray:
-    with Image.open(path) as image:
-        if image.mode not in GREY:
-            raise ValueError(f"{path} is a PNG of kind {image.mode}: {what} must be grey, of 8 or 16 bits")
-        values = np.array(image)
-    return values if values.dtype == np.uint8 else values.astype(np.uint16)
+def _open_png(path: Path, modes: tuple[str, ...], wanted: str) -> np.ndarray:
+    with _reading(path), Image.open(path) as image:
+        mode, values = image.mode, np.array(image)
+    if mode not in modes:
+        raise ValueError(f"{path} is a PNG of kind {mode}: {wanted}")
+    return values.astype(np.uint16 if mode.startswith("I") else np.uint8)
 
 
 def _times(shape: tuple[int, ...]) -> str:
