@@ -4,9 +4,8 @@ const element = (id) => document.getElementById(id);
 const percent = (value) => (value === null ? "–" : value.toFixed(2));
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
 const TITLES = {
-  gaussian_sxy: ["Smoothing width", "pixels"], gaussian_compat: ["Smoothing strength", ""],
-  bilateral_sxy: ["Bilateral width, position", "pixels"], bilateral_srgb: ["Bilateral width, colour", "of 255"],
-  bilateral_compat: ["Bilateral strength", ""], iterations: ["Iterations", ""],
+  gaussian_sxy: "Smoothing width, pixels", gaussian_compat: "Smoothing strength",
+  bilateral_sxy: "Width in pixels", bilateral_srgb: "Width in colour", bilateral_compat: "Strength", iterations: "Steps",
 };
 const SCREEN = getComputedStyle(document.documentElement);
 const rgb = (name) => SCREEN.getPropertyValue(name).trim().match(/\w\w/g).map((part) => parseInt(part, 16));
@@ -68,7 +67,7 @@ function paint(image, labels, view) {
     } else if (view !== "photo") {
       const label = view === "truth" ? truth[place] : view === "before" ? before[place] : labels[place];
       colour = label === data.unknown ? [255, 255, 255] : data.labels[label].colour;
-      weight = 0.6;
+      weight = colour.some((part) => part) ? 0.6 : 0.45;
     }
     for (let channel = 0; channel < 3; channel++) {
       const photo = view === "errors" ? 0.75 * grey[place] : pixels[at + channel];
@@ -117,9 +116,8 @@ function buildSliders() {
   const names = [...data.parameters, "iterations"];
   names.forEach((name, place) => {
     const list = place < data.parameters.length ? values[place] : Array.from({ length: last + 1 }, (_, t) => t);
-    const [title, unit] = TITLES[name];
     const id = "slider-" + name;
-    const label = make("label", { for: id }, title + " ", make("span", {}, unit));
+    const label = make("label", { for: id }, TITLES[name] + " ", make("span", {}, name));
     const output = make("output", { for: id, id: "value-" + name });
     const row = make("div", { class: "slider" }, label, output);
     if (list.length > 1) {
@@ -135,8 +133,9 @@ function buildSliders() {
 }
 
 function showSliders() {
-  const current = { iterations: now.iterations };
+  const current = {};
   data.parameters.forEach((name, place) => (current[name] = data.settings[now.setting][place]));
+  current.iterations = now.iterations;
   for (const [name, value] of Object.entries(current)) {
     element("value-" + name).textContent = value;
     const input = element("slider-" + name);
@@ -196,7 +195,17 @@ function showCurve() {
   element("dot").setAttribute("cy", up(row[now.iterations]));
 }
 
-const SPREAD = Math.max(...all.map((value) => Math.abs(value - untouched)).filter((value) => value <= 4 * Math.max(top_ - untouched, 1)), 0.01);
+// the best setting and number of iterations of each pair of bilateral widths
+const byWidths = new Map();
+data.settings.forEach((one, setting) => {
+  const key = one[2] + " " + one[3];
+  data.miou[setting].forEach((value, iterations) => {
+    if (iterations && !(byWidths.get(key)?.value >= value)) byWidths.set(key, { value, setting, iterations });
+  });
+});
+const bests = [...byWidths.values()].map((one) => one.value);
+const lowest = Math.min(...bests), highest = Math.max(...bests);
+
 function showHeat() {
   const heat = element("heat");
   const current = data.settings[now.setting];
@@ -206,22 +215,19 @@ function showHeat() {
   for (const colour of [...y].reverse()) {
     cells.push(make("span", {}, colour));
     for (const width of x) {
-      const wanted = current.slice();
-      [wanted[2], wanted[3]] = [width, colour];
-      const found = data.settings.findIndex((one) => one.every((value, place) => value === wanted[place]));
-      if (found < 0) { cells.push(make("i")); continue; }
-      const gain = data.miou[found][now.iterations] - untouched;
-      const share = Math.min(1, Math.abs(gain) / SPREAD);
+      const best = byWidths.get(width + " " + colour);
+      if (!best) { cells.push(make("i")); continue; }
+      const share = Math.round(10 + 80 * (best.value - lowest) / (highest - lowest || 1));
       const cell = make("button", {
-        type: "button", title: `width ${width}, colour ${colour}: ${percent(data.miou[found][now.iterations])} (${signed(gain)})`,
-        "aria-pressed": found === now.setting,
-        style: `background: color-mix(in srgb, var(${gain >= 0 ? "--fixed" : "--broken"}) ${Math.round(12 + 78 * share)}%, var(--card))`,
-      }, x.length <= 7 ? signed(gain).slice(0, -1) : "");
-      cell.addEventListener("click", () => go(found, now.iterations));
+        type: "button", title: `bilateral_sxy ${width}, bilateral_srgb ${colour}: ${percent(best.value)} (${signed(best.value - untouched)})`,
+        "aria-label": `widths ${width} and ${colour}: ${percent(best.value)}`, "aria-pressed": width === current[2] && colour === current[3],
+        style: `background: color-mix(in srgb, var(${best.value >= untouched ? "--fixed" : "--broken"}) ${share}%, var(--card))`,
+      }, x.length <= 7 ? best.value.toFixed(1) : "");
+      cell.addEventListener("click", () => go(best.setting, best.iterations));
       cells.push(cell);
     }
   }
-  cells.push(make("span", {}, "colour"), ...x.map((width) => make("span", {}, width)));
+  cells.push(make("span", {}, "srgb \\ sxy"), ...x.map((width) => make("span", {}, width)));
   heat.replaceChildren(...cells);
 }
 
