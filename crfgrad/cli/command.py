@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,7 +17,8 @@ RAW = argparse.RawDescriptionHelpFormatter
 MAPS = """\
 maps: .npy or .npz (labels, height, width) of float16, float32 or float64, or (height, width) for two labels; .png of
 8 or 16 bits for two labels, whose values are the probability of label 1. A map belongs to the image of the same name,
-in the same folder below --images and --probabilities, whatever the suffix."""
+in the same folder below --images and --probabilities, whatever the suffix. Images are turned as their camera was
+held, as their EXIF data have it."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,6 +56,9 @@ def main(given: Sequence[str] | None = None) -> int:
         return tune(arguments)
     except CommandError as error:
         print(f"crfgrad {arguments.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever reads the output, as head does, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print(f"crfgrad {arguments.command}: stopped; the same command goes on from here", file=sys.stderr)

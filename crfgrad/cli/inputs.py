@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from crfgrad.cli.errors import CommandError
 
@@ -127,9 +127,12 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_image(path: Path) -> np.ndarray:
-    """An image in colours: (H, W, 3) uint8. Grey ones have three equal channels, transparency is dropped."""
+    """An image in colours, turned as its camera was held: (H, W, 3) uint8.
+
+    Grey ones have three equal channels, transparency is dropped.
+    """
     with _reading(path), Image.open(path) as image:
-        mode, colours = image.mode, np.array(image.convert("RGB"))
+        mode, colours = image.mode, np.array(ImageOps.exif_transpose(image).convert("RGB"))
     if mode.startswith(("I", "F")):
         raise ValueError(f"{path} has more than 8 bits per channel: bring it to 8 bits first")
     return colours

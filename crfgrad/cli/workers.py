@@ -15,9 +15,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from crfgrad.cli.errors import CommandError
+from crfgrad.dense_crf import DenseCRF
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,8 +46,11 @@ def each(
         for item in items:
             yield item, _caught(function, item)
         return
-    # a fork starts at once, and inherits what was imported and compiled; elsewhere it is not safe
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    # a fork starts at once, with all that is imported and compiled by then; elsewhere it is not safe
+    forked = sys.platform == "linux"
+    if forked:
+        DenseCRF(iterations=1)(np.full((2, 2, 2), 0.5, dtype=np.float32), np.zeros((2, 2, 3), dtype=np.uint8))
+    context = multiprocessing.get_context("fork" if forked else "spawn")
     with ProcessPoolExecutor(min(jobs, len(items)), context, _start) as pool:
         futures = {pool.submit(_caught, function, item): item for item in items}
         try:

@@ -106,7 +106,12 @@ def test_folders_in_folders_and_other_kinds_of_images(tmp_path: Path) -> None:
     for name, mode in kinds.items():
         image.convert(mode).save(tmp_path / "images" / "a" / "b" / name)
         shutil.copy(tmp_path / "maps" / "picture0.npy", tmp_path / "maps" / "a" / "b" / f"{Path(name).stem}.npy")
+    turned, exif = image.transpose(Image.Transpose.ROTATE_90), Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    turned.save(tmp_path / "images" / "turned.png", exif=exif)
+    shutil.copy(tmp_path / "maps" / "picture0.npy", tmp_path / "maps" / "turned.npy")
     assert folder.refine() == 0
+    np.testing.assert_array_equal(folder.result("turned"), folder.result("picture0"))
     np.testing.assert_array_equal(folder.result("a/b/clear"), folder.result("picture0"))
     grey = np.array(image.convert("L").convert("RGB"))
     np.testing.assert_array_equal(folder.result("a/b/grey"), DenseCRF()(folder.maps("picture0"), grey).argmax(0))

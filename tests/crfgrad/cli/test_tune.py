@@ -178,6 +178,8 @@ def test_settings_serve_refine_and_the_library(folder: Folder, capsys: pytest.Ca
     assert maps == pytest.approx(100 * plain_miou(pairs["maps"]), abs=0.006)
     assert defaults == pytest.approx(100 * plain_miou(pairs["defaults"]), abs=0.006)
     assert maps + 10 < held_out <= 100 * plain_miou(pairs["best"]) + 0.006
+    assert f"where it has {100 * plain_miou(pairs['best']):.2f}: " in printed
+    assert "improves" not in printed
     first = next(line for line in printed.splitlines() if line.strip().startswith("1 "))
     names = [name for name, part in zip(folder.names, folds_of(folder.names, 3, 0), strict=True) if part == 0]
     found = re.search(r"gaussian (\S+) x (\S+), bilateral \((\S+), (\S+)\) x (\S+), (\d+) iterations", first)
@@ -185,6 +187,16 @@ def test_settings_serve_refine_and_the_library(folder: Folder, capsys: pytest.Ca
     crf = DenseCRF(*map(float, found.groups()[:5]), iterations=int(found[6]))
     own = [(crf(folder.maps(name), folder.image(name)).argmax(0), folder.truth(name)) for name in names]
     assert float(first.split()[4]) == pytest.approx(100 * plain_miou(own), abs=0.006)
+
+
+def test_maps_that_nothing_improves(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in folder.names:
+        truth = folder.truth(name)
+        truth[truth == 255] = 0
+        np.save(folder.root / "maps" / f"{name}.npy", 0.97 * np.eye(3)[truth].transpose(2, 0, 1) + 0.01)
+    strong = ["--bilateral-srgb", "100", "--bilateral-compat", "30", "--gaussian-compat", "0", "--rounds", "0"]
+    assert folder.tune(*strong) == 0
+    assert "on images held out no setting that was tried improves the maps" in capsys.readouterr().out
 
 
 def test_what_was_scored_is_not_scored_again(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
