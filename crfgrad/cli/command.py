@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from crfgrad.cli.errors import CommandError
@@ -24,7 +24,7 @@ held, as their EXIF data have it."""
 def parser() -> argparse.ArgumentParser:
     """All options of all commands."""
     whole = argparse.ArgumentParser(prog="crfgrad", description="Refine segmentation maps with a dense CRF.")
-    whole.add_argument("--version", action="version", version=f"crfgrad {version('crfgrad')}")
+    whole.add_argument("--version", action="version", version=f"crfgrad {_version()}")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _refine(
         commands.add_parser("refine", help="refine the maps of a folder of images", epilog=MAPS, formatter_class=RAW)
@@ -144,6 +144,13 @@ def _inputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resize", action="store_true", help="bring maps to the size of their image")
     command.add_argument("--list", type=Path, metavar="FILE", help="text file with a name per line: only these images")
     command.add_argument("--jobs", type=int, metavar="N", help="images at a time (default: one per processor)")
+
+
+def _version() -> str:
+    try:
+        return version("crfgrad")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -46,7 +46,8 @@ class Pictures:
         image, probabilities, truth = load(sample, self.maps, self.ignore)
         truth = np.where(truth == self.ignore, UNKNOWN, truth).astype(np.uint8)
         height, width = truth.shape
-        scales = {side: min(1.0, side / max(height, width)) for side in SIDES}
+        longer = max(height, width)
+        scales = {side: side / longer for side in {min(side, longer) for side in SIDES}}
         places = {side: np.ix_(_nearest(height, scale), _nearest(width, scale)) for side, scale in scales.items()}
         drawn: dict[int, dict[str, Any]] = {}
         for side, (rows, columns) in places.items():
@@ -98,7 +99,8 @@ def write_report(
     for count in range(len(shown), 0, -1):
         for side in SIDES:
             images = [
-                drawn[samples[place].name][side] | {"miou": _rounded(search.images[place])} for place in shown[:count]
+                _at_most(side, drawn[samples[place].name]) | {"miou": _rounded(search.images[place])}
+                for place in shown[:count]
             ]
             page = _page(facts | {"images": images}).encode()
             if len(page) <= LIMIT:
@@ -143,6 +145,11 @@ def _facts(outcome: Outcome, class_names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _at_most(side: int, drawn: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """The largest pictures up to a size."""
+    return drawn[max(size for size in drawn if size <= side)]
+
+
 def _choice(choice: Choice) -> list[int]:
     return [choice.setting, choice.iterations]
 
@@ -161,7 +168,7 @@ def _nearest(size: int, scale: float) -> np.ndarray:
 
 
 def _packed(array: np.ndarray) -> str:
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
 
 
 def _page(data: dict[str, Any]) -> str:

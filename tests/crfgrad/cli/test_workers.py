@@ -1,0 +1,25 @@
+"""Several images at a time."""
+
+import os
+
+import pytest
+
+from crfgrad.cli.errors import CommandError
+from crfgrad.cli.workers import each
+
+
+def _inverse(number: int) -> tuple[float, int]:
+    return 1 / number, os.getpid()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_all_items_come_back_with_what_was_returned_or_raised(jobs: int) -> None:
+    found = dict(each(_inverse, [4, 0, 2, 1, 5], jobs))
+    assert isinstance(found.pop(0), ZeroDivisionError)
+    assert {number: value for number, (value, _) in found.items()} == {4: 0.25, 2: 0.5, 1: 1, 5: 0.2}
+    assert (os.getpid() in {process for _, process in found.values()}) == (jobs == 1)
+
+
+def test_a_process_that_is_ended_from_outside() -> None:
+    with pytest.raises(CommandError, match=r"ended from outside, .* fewer --jobs; the same command goes on"):
+        list(each(os._exit, [1, 1, 1], 2))
