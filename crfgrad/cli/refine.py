@@ -95,11 +95,11 @@ def _refine_one(task: Task, sample: Sample) -> None:
         refined = build(task.settings)(probabilities, image)
     except ValueError as error:
         raise ValueError(f"{sample.map}: {error}") from None
-    labels, before = refined.argmax(0), probabilities.argmax(0)
+    labels = refined.argmax(0)
     contents = {
         "labels": lambda: outputs.label_png(labels, len(refined)),
         "probabilities": lambda: outputs.array_npy(refined.astype(task.save_probabilities)),
-        "overlays": lambda: outputs.overlay_jpeg(image, before, labels, len(refined)),
+        "overlays": lambda: outputs.overlay_jpeg(image, probabilities.argmax(0), labels, len(refined)),
     }
     for kind, path in task.results(sample).items():
         outputs.write(path, contents[kind]())

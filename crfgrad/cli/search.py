@@ -70,8 +70,9 @@ class Search:
     def run(self, values: Values, rounds: int, baseline: Setting) -> tuple[Choice, list[Choice]]:
         """The choice from all images, and the choice of each fold from the others.
 
-        Each chooses from the coarse grid and from the neighbours of its own best, so that no fold profits from what its
-        images said. The baseline is scored, and only chosen if it lies on the grid.
+        Each fold chooses from the coarse grid and from the neighbours of its own best, so that it does not profit from
+        what its images said; the choice from all images is among all of these. The baseline is scored, and only chosen
+        if it is one of them.
         """
         grid = coarse_grid(values)
         self.add([*grid, baseline])
@@ -82,6 +83,7 @@ class Search:
                 best = self.best(candidates[chooser], self.others(chooser))
                 candidates[chooser] |= set(neighbours(self.settings[best.setting], values, level))
             self.add(sorted(set().union(*candidates.values())))
+        candidates[None] = set().union(*candidates.values())
         chosen = [self.best(candidates[chooser], self.others(chooser)) for chooser in choosers]
         return chosen[0], chosen[1:]
 

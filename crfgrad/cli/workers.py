@@ -4,6 +4,7 @@ On two cores, two images at a time finish twice as early as one after the other 
 threads, since what Python itself does between kernels holds its lock.
 """
 
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -21,6 +22,7 @@ import torch
 from crfgrad.cli.errors import CommandError
 from crfgrad.dense_crf import DenseCRF
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -42,6 +44,7 @@ def each(
 ) -> Iterator[tuple[Item, Result | Exception]]:
     """Items with what the function returns or raises, in the order in which they are ready."""
     torch.set_num_threads(1)
+    _keep_memory()
     if min(jobs, len(items)) <= 1:
         for item in items:
             yield item, _caught(function, item)
@@ -75,7 +78,15 @@ def _caught(function: Callable[[Item], Result], item: Item) -> Result | Exceptio
 def _start() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the work
     torch.set_num_threads(1)
+    _keep_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _keep_memory() -> None:
+    """Keeps what is freed for the next image: to give arrays back and fetch them anew takes a fifth of the time."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc takes
+        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _end_with_parent() -> None:
