@@ -65,7 +65,7 @@ def each(
                 "the same command goes on from here"
             ) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _caught(function: Callable[[Item], Result], item: Item) -> Result | Exception:
