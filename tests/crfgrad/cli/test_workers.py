@@ -1,0 +1,43 @@
+"""Several images at a time."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from crfgrad.cli.errors import CommandError
+from crfgrad.cli.workers import each
+
+
+def _inverse(number: int) -> tuple[float, int]:
+    return 1 / number, os.getpid()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_all_items_come_back_with_what_was_returned_or_raised(jobs: int) -> None:
+    found = dict(each(_inverse, [4, 0, 2, 1, 5], jobs))
+    assert isinstance(found.pop(0), ZeroDivisionError)
+    assert {number: value for number, (value, _) in found.items()} == {4: 0.25, 2: 0.5, 1: 1, 5: 0.2}
+    assert (os.getpid() in {process for _, process in found.values()}) == (jobs == 1)
+
+
+def test_a_process_that_is_ended_from_outside() -> None:
+    with pytest.raises(CommandError, match=r"ended from outside, .* fewer --jobs; the same command goes on"):
+        list(each(os._exit, [1, 1, 1], 2))
+
+
+def _touch(path: Path) -> None:
+    time.sleep(0.05)
+    path.touch()
+
+
+def test_who_stops_does_not_wait_for_the_rest(tmp_path: Path) -> None:
+    items = [tmp_path / str(number) for number in range(60)]
+    results = each(_touch, items, 2)
+    assert next(results)[1] is None
+    results.close()
+    finished = len(list(tmp_path.iterdir()))
+    assert 1 <= finished < 30
+    time.sleep(0.5)
+    assert len(list(tmp_path.iterdir())) == finished
