@@ -16,6 +16,7 @@ from crfgrad.potentials import (
     SpatialPotential,
     UnaryPotential,
 )
+from crfgrad.regularizers import DenseEnergyLoss
 from crfgrad.rounding import round_labels
 from crfgrad.simplex import project_simplex
 from crfgrad.solvers import FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, Solver
@@ -24,6 +25,7 @@ __all__ = [
     "CRF",
     "BilateralPotential",
     "DenseCRF",
+    "DenseEnergyLoss",
     "Energy",
     "FrankWolfe",
     "GaussianBilateralPotential",

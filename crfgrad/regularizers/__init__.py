@@ -1,0 +1,5 @@
+"""Losses that need no labels: energies of a network's probabilities, to put beside a loss on the labels there are."""
+
+from crfgrad.regularizers.dense_energy import DenseEnergyLoss
+
+__all__ = ["DenseEnergyLoss"]
