@@ -16,7 +16,7 @@ from crfgrad.potentials import (
     SpatialPotential,
     UnaryPotential,
 )
-from crfgrad.regularizers import DenseEnergyLoss
+from crfgrad.regularizers import DenseEnergyLoss, EnergyLoss
 from crfgrad.rounding import round_labels
 from crfgrad.simplex import project_simplex
 from crfgrad.solvers import FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, Solver
@@ -27,6 +27,7 @@ __all__ = [
     "DenseCRF",
     "DenseEnergyLoss",
     "Energy",
+    "EnergyLoss",
     "FrankWolfe",
     "GaussianBilateralPotential",
     "GaussianSpatialPotential",
