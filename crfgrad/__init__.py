@@ -16,7 +16,7 @@ from crfgrad.potentials import (
     SpatialPotential,
     UnaryPotential,
 )
-from crfgrad.regularizers import DenseEnergyLoss, EnergyLoss
+from crfgrad.regularizers import DenseEnergyLoss, EnergyLoss, GatedCRFLoss
 from crfgrad.rounding import round_labels
 from crfgrad.simplex import project_simplex
 from crfgrad.solvers import FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, Solver
@@ -29,6 +29,7 @@ __all__ = [
     "Energy",
     "EnergyLoss",
     "FrankWolfe",
+    "GatedCRFLoss",
     "GaussianBilateralPotential",
     "GaussianSpatialPotential",
     "MeanField",

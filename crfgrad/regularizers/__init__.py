@@ -2,5 +2,6 @@
 
 from crfgrad.regularizers.dense_energy import DenseEnergyLoss
 from crfgrad.regularizers.energy import EnergyLoss
+from crfgrad.regularizers.gated_crf import GatedCRFLoss
 
-__all__ = ["DenseEnergyLoss", "EnergyLoss"]
+__all__ = ["DenseEnergyLoss", "EnergyLoss", "GatedCRFLoss"]

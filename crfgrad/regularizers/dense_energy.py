@@ -13,7 +13,7 @@ from crfgrad.gaussian import Normalization, gaussian_kernel
 from crfgrad.operators import Operator, Sum
 from crfgrad.own_part_of_blur import WithoutSelf, own_part_of_blur
 from crfgrad.regularizers.inputs import Inputs, prepared
-from crfgrad.regularizers.kernels import Kernel, check_kernels, scaled_features
+from crfgrad.regularizers.kernels import Kernel, check_colour_widths, check_kernels, scaled_features
 
 Reduction = Literal["batch", "pixel"]
 Gate = Literal["established", "exact"]
@@ -87,6 +87,8 @@ class DenseEnergyLoss(nn.Module):
         _check_choice("gate", gate, get_args(Gate))
         self.kernels = [{"weight": 1.0, "xy": sigma_xy, "rgb": sigma_rgb}] if kernels is None else list(kernels)
         check_kernels(self.kernels)
+        if check_colour:
+            check_colour_widths(self.kernels, 255)
         self.weight = weight
         self.scale_factor = check_positive("scale_factor", scale_factor)
         self.normalization = normalization

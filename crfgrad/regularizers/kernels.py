@@ -34,6 +34,19 @@ def check_kernels(kernels: Sequence[Kernel], others: Collection[str] = ("xy", "r
                 check_positive(name, one)
 
 
+def check_colour_widths(kernels: Sequence[Kernel], largest: int) -> None:
+    """Raises a ValueError if widths of colour seem to be in other units than colours of 0 up to ``largest``, 1 or 255."""
+    for kernel in kernels:
+        given = kernel.get("rgb", 1.0)
+        for width in [given] if isinstance(given, float | int) else given:
+            if (width < 1) if largest == 255 else (width > 1):
+                raise ValueError(
+                    f"a kernel has the width {width:g} of colours, which are 0..{largest} here: give "
+                    f"{width * 255 if largest == 255 else width / 255:.3g} if you meant colours 0..{256 - largest} (for "
+                    "other channels, build the loss with check_colour=False)"
+                )
+
+
 def scaled_features(kernel: Kernel, images: Tensor, scale: float) -> Tensor:
     """Features of a kernel in units of its widths, with those of position scaled: (B, H, W, d)."""
     widths: list[float] = []

@@ -340,5 +340,7 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         DenseEnergyLoss(reduction="mean")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"a kernel has a weight, and widths of xy, rgb.* got {'weight': 1, 'sxy': 3}"):
         DenseEnergyLoss(kernels=[{"weight": 1, "sxy": 3}])
+    with pytest.raises(ValueError, match=r"width 0\.1 of colours, which are 0\.\.255 here: give 25\.5 if you meant"):
+        DenseEnergyLoss(sigma_rgb=0.1)
     with pytest.raises(ValueError, match="kernels is empty"):
         DenseEnergyLoss(kernels=[])
