@@ -3,6 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from glob import glob
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from datamodules.colours import Colour
 from datamodules.dataset import Sample, SegmentationDataset, collate, read_image
+from datamodules.weak_labels import WeakLabels
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif", ".jp2")
 
@@ -31,6 +33,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         train_transforms: albumentations for training, for instance crops and flips.
         eval_transforms: albumentations for validation, test and prediction, for instance a resize.
         predict_images: Folder or glob of images for ``predict``, of any sizes.
+        weak_labels: What is left of the masks for training: ``Scribbles``, ``Clicks`` or ``Boxes``. Where no label is
+            known, masks have ``ignore_index``.
     """
 
     classes: Sequence[str]
@@ -45,6 +49,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         train_transforms: list[A.BasicTransform] | None = None,
         eval_transforms: list[A.BasicTransform] | None = None,
         predict_images: str | None = None,
+        weak_labels: WeakLabels | None = None,
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
@@ -53,6 +58,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         self.train_transforms = train_transforms or []
         self.eval_transforms = eval_transforms or []
         self.predict_images = predict_images
+        self.weak_labels = weak_labels
 
     @property
     def num_classes(self) -> int:
@@ -66,6 +72,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled; the last batch is dropped if it is not full, for the sake of batch normalisation."""
         dataset = self.dataset("train", self.train_transforms)
+        if self.weak_labels is not None:
+            dataset.weaken = partial(self.weak_labels, ignore_index=self.ignore_index)
         size = min(self.batch_size, len(dataset) // self._world_size)
         if size == 0:
             raise ValueError(

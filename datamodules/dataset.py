@@ -1,7 +1,7 @@
 """Reading images and masks, and handing them on as tensors."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ class SegmentationDataset(Dataset[Sample], ABC):
 
     def __init__(self, transforms: Sequence[A.BasicTransform] = ()) -> None:
         self.transform = A.Compose(list(transforms))
+        self.weaken: Callable[[np.ndarray, str], np.ndarray] | None = None
+        """What makes a weak mask of a mask and the name of its image, before the transforms."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -43,6 +45,8 @@ class SegmentationDataset(Dataset[Sample], ABC):
         self.transform.set_random_seed(int(torch.randint(2**31, ())))
         if mask is None:
             return {"image": _channels_first(self.transform(image=image)["image"]), "name": name, "size": size}
+        if self.weaken is not None:
+            mask = self.weaken(mask, name)
         changed = self.transform(image=image, mask=mask)
         labels = torch.from_numpy(np.ascontiguousarray(changed["mask"])).long()
         return {"image": _channels_first(changed["image"]), "mask": labels, "name": name, "size": size}

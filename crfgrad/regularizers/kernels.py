@@ -35,15 +35,16 @@ def check_kernels(kernels: Sequence[Kernel], others: Collection[str] = ("xy", "r
 
 
 def check_colour_widths(kernels: Sequence[Kernel], largest: int) -> None:
-    """Raises a ValueError if widths of colour seem to be in other units than colours of 0 up to ``largest``, 1 or 255."""
+    """Raises a ValueError if widths seem to be of other colours than 0 to ``largest``, which is 1 or 255."""
+    other = 256 - largest
     for kernel in kernels:
         given = kernel.get("rgb", 1.0)
         for width in [given] if isinstance(given, float | int) else given:
-            if (width < 1) if largest == 255 else (width > 1):
+            if (width < 1) if other == 1 else (width > 1):
                 raise ValueError(
                     f"a kernel has the width {width:g} of colours, which are 0..{largest} here: give "
-                    f"{width * 255 if largest == 255 else width / 255:.3g} if you meant colours 0..{256 - largest} (for "
-                    "other channels, build the loss with check_colour=False)"
+                    f"{width * largest / other:.3g} if you meant colours 0..{other} (for other channels, build the "
+                    "loss with check_colour=False)"
                 )
 
 
