@@ -153,30 +153,29 @@ def inner_pixel(depth: np.ndarray, generator: np.random.Generator) -> tuple[int,
 
 def curve(region: np.ndarray, count: int, width: int, generator: np.random.Generator) -> np.ndarray:
     """So many pixels of a region, along one curve or more: (h, w) bool."""
-    region = np.pad(region, 1 + width // 2)  # so that all steps and dots stay within
+    margin = 1 + width // 2  # so that all steps and dots stay within
+    region = np.pad(region, margin)
     depth = depth_of(region)
-    walk = _Walk(depth)
-    drawn = np.zeros_like(region)
-    left, dots = count, _pen(width)
+    walk, pen = _Walk(depth), _pen(width, region.shape[1])
+    free = bytearray(region.tobytes())
+    blank = np.frombuffer(free, dtype=bool).reshape(region.shape)  # the same memory
+    left = count
     while left > 0:
-        if walk.stuck:  # begin; if not the first, far from what is drawn
-            walk.begin(inner_pixel(depth if left == count else depth_of(region & ~drawn), generator), generator)
-        y, x = walk.at + dots.T
-        kept = np.flatnonzero(region[y, x] & ~drawn[y, x])[:left]
-        drawn[y[kept], x[kept]] = True
-        left -= len(kept)
+        if walk.place < 0:  # begin; if not the first, far from what is drawn
+            walk.begin(inner_pixel(depth if left == count else depth_of(blank), generator), generator)
+        for offset in pen:
+            if left > 0 and free[walk.place + offset]:
+                free[walk.place + offset] = False
+                left -= 1
         walk.step(generator)
-    margin = 1 + width // 2
-    return drawn[margin:-margin, margin:-margin]
+    return (region & ~blank)[margin:-margin, margin:-margin]
 
 
-def _pen(width: int) -> np.ndarray:
-    """The pixels around the middle of a round pen, the nearest first: (n, 2)."""
-    reach = width // 2
-    offsets = np.array([(dy, dx) for dy in range(-reach, reach + 1) for dx in range(-reach, reach + 1)])
-    distance = np.hypot(*offsets.T)
-    kept = distance <= width / 2
-    return offsets[kept][np.argsort(distance[kept], kind="stable")]
+def _pen(width: int, columns: int) -> list[int]:
+    """The pixels around the middle of a round pen, the nearest first, as steps in an image of so many columns."""
+    reach = range(-(width // 2), width // 2 + 1)
+    dots = sorted((math.hypot(dy, dx), dy * columns + dx) for dy in reach for dx in reach)
+    return [offset for distance, offset in dots if distance <= width / 2]
 
 
 class _Walk:
@@ -186,18 +185,8 @@ class _Walk:
         self.columns = depth.shape[1]
         with np.errstate(divide="ignore"):
             self.attraction = np.log(depth).ravel().tolist()  # minus infinity outside, and where it has been
-        self.place = -1
+        self.place = -1  # it has to begin somewhere
         self.direction = 0.0, 0.0
-
-    @property
-    def stuck(self) -> bool:
-        """Whether it has to begin somewhere."""
-        return self.place < 0
-
-    @property
-    def at(self) -> np.ndarray:
-        """Where it is: (2, 1)."""
-        return np.array([[self.place // self.columns], [self.place % self.columns]])
 
     def begin(self, at: tuple[int, int], generator: np.random.Generator) -> None:
         """Begins at a pixel, in a random direction."""
@@ -206,7 +195,7 @@ class _Walk:
         self.direction = math.sin(angle), math.cos(angle)
 
     def step(self, generator: np.random.Generator) -> None:
-        """Goes on to a neighbour."""
+        """Goes on to a neighbour, if there is one."""
         self.attraction[self.place] = -math.inf
         (vy, vx), noise = self.direction, generator.gumbel(size=10).tolist()
         best, place, dy, dx = -math.inf, -1, 0, 0

@@ -3,6 +3,7 @@
 from lightning_modules.callbacks import FilterPictures, PredictionPanels, PredictionWriter
 from lightning_modules.heads import DenseCRFHead
 from lightning_modules.networks import SMPNetwork
+from lightning_modules.regularizers import Regularizer
 from lightning_modules.segmentation import SegmentationModule
 from lightning_modules.tiling import Tiling
 
@@ -11,6 +12,7 @@ __all__ = [
     "FilterPictures",
     "PredictionPanels",
     "PredictionWriter",
+    "Regularizer",
     "SMPNetwork",
     "SegmentationModule",
     "Tiling",
