@@ -5,6 +5,7 @@ import json
 import os
 import platform
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from experiments.benchmark.cases import cases, profiled
 from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
+from experiments.benchmark.losses import SIZES, loss_cases
 from experiments.benchmark.measure import interleaved, profile, summary
 from experiments.benchmark.report import markdown, plot
 
@@ -48,7 +50,7 @@ def main(
     def save() -> None:
         (output / "results.json").write_text(json.dumps(measured, indent=1))
 
-    for case in cases(height, width, labels):
+    for case in chain(cases(height, width, labels), loss_cases(**SIZES)):
         if case.name in measured["cases"]:
             continue
         seconds = interleaved(case.contestants, repetitions)
@@ -72,6 +74,10 @@ def main(
             for kind in ("train", "train, save_memory"):
                 measured["training"][f"{name}, {kind}"] = in_a_process(kind, repetitions=1, **sizes)
                 save()
+        size = f"{SIZES['batch']} x {SIZES['height']} x {SIZES['width']}, {SIZES['labels']} labels"
+        for kind in ("energy loss", "window loss"):
+            measured["training"][f"{size}, {kind}"] = in_a_process(kind, repetitions=1, **SIZES)
+            save()
         plot(measured, output / "growth.png")
     (output / "results.md").write_text(markdown(measured))
     print(markdown(measured))
