@@ -23,7 +23,8 @@ ROWS = {
     "+ GatedCRFLoss": ["gated_crf", "partial"],
     "all pixels labelled": [],
 }
-SCHEDULE = ["--trainer.max_epochs=6"]
+SCHEDULE = ["--trainer.max_epochs=8"]
+SCENES = [f"--data.init_args.{key}" for key in ("height=64", "width=96", "train_size=240", "test_size=64")]
 
 
 def main(output: Path, arguments: list[str]) -> dict[str, dict[str, float]]:
@@ -37,7 +38,7 @@ def main(output: Path, arguments: list[str]) -> dict[str, dict[str, float]]:
         given = [f"--config={STREETS / 'network.yaml'}", f"--config={STREETS / 'demo.yaml'}"]
         given += [f"--config={EXPERIMENTS / 'scribbles' / configuration}.yaml" for configuration in configurations]
         began = time.monotonic()
-        trained = run(["fit", *given, f"--output={output}", f"--name={_folder(name)}", *SCHEDULE, *arguments])
+        trained = run(["fit", *given, f"--output={output}", f"--name={_folder(name)}", *SCHEDULE, *SCENES, *arguments])
         minutes = (time.monotonic() - began) / 60
         best = trained.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
         tested = trained.trainer.test(trained.model, trained.datamodule, best, verbose=False, weights_only=True)
