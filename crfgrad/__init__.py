@@ -16,6 +16,7 @@ from crfgrad.potentials import (
     SpatialPotential,
     UnaryPotential,
 )
+from crfgrad.regularizers import DenseEnergyLoss, EnergyLoss, GatedCRFLoss
 from crfgrad.rounding import round_labels
 from crfgrad.simplex import project_simplex
 from crfgrad.solvers import FrankWolfe, MeanField, MirrorDescent, ProjectedGradient, Solver
@@ -24,8 +25,11 @@ __all__ = [
     "CRF",
     "BilateralPotential",
     "DenseCRF",
+    "DenseEnergyLoss",
     "Energy",
+    "EnergyLoss",
     "FrankWolfe",
+    "GatedCRFLoss",
     "GaussianBilateralPotential",
     "GaussianSpatialPotential",
     "GaussianTerm",

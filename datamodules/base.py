@@ -3,6 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from datamodules.colours import Colour
 from datamodules.dataset import Logits, Sample, SegmentationDataset, collate, read_image
 from datamodules.frame import check_whole_picture
 from datamodules.stages import two_stages
+from datamodules.weak_labels import WeakLabels
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif", ".jp2")
 
@@ -39,6 +41,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         measure_at_own_size: Validation and test compare with masks as they are in the data set, whatever size
             ``eval_transforms`` makes of the images; false transforms the masks, too, and compares at that size.
         fold: (k, n) leaves the k-th of n stretches of the training images out of training; k counts from 0.
+        weak_labels: What is left of the masks for training: ``Scribbles``, ``Clicks`` or ``Boxes``. Where no label is
+            known, masks have ``ignore_index``.
     """
 
     classes: Sequence[str]
@@ -56,6 +60,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         align_masks: bool = True,
         measure_at_own_size: bool = True,
         fold: tuple[int, int] | None = None,
+        weak_labels: WeakLabels | None = None,
     ) -> None:
         super().__init__()
         if fold is not None and not 0 <= fold[0] < fold[1]:
@@ -70,6 +75,7 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         self.measure_at_own_size = measure_at_own_size
         self.fold = fold
         self.logits: dict[str, Logits] = {}
+        self.weak_labels = weak_labels
 
     @property
     def num_classes(self) -> int:
@@ -83,6 +89,8 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
     def train_dataloader(self) -> DataLoader[Sample]:
         """Shuffled; the last batch is dropped if it is not full, for the sake of batch normalisation."""
         dataset: Any = self.dataset("train", self.train_transforms)
+        if self.weak_labels is not None:
+            dataset.weaken = partial(self.weak_labels, ignore_index=self.ignore_index)
         if "train" in self.logits:
             dataset.use_logits(self.logits["train"])
         if self.fold is not None:

@@ -48,6 +48,8 @@ class SegmentationDataset(Dataset[Sample], ABC):
         self.transform: A.Compose = A.Compose(transforms)
         self.moving: A.Compose | None = None
         self.logits: Logits | None = None
+        self.weaken: Callable[[np.ndarray, str], np.ndarray] | None = None
+        """What makes a weak mask of a mask and the name of its image, before the transforms."""
 
     def use_logits(self, logits: "Logits") -> None:
         """Gives samples the logits of their pictures, which move as their pixels do: see ``two_stages``."""
@@ -69,6 +71,8 @@ class SegmentationDataset(Dataset[Sample], ABC):
         # albumentations has a random state of its own, which seed_everything does not reach
         seed = int(torch.randint(2**31, ()))
         self.transform.set_random_seed(seed)
+        if mask is not None and self.weaken is not None:
+            mask = self.weaken(mask, name)
         as_read = mask is None or self.masks_as_read
         changed = self.transform(image=image) if as_read else self.transform(image=image, mask=mask)
         sample: Sample = {"name": name, "size": size}

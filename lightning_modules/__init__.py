@@ -4,6 +4,7 @@ from lightning_modules.callbacks import FilterPictures, PredictionPanels, Predic
 from lightning_modules.heads import DenseCRFHead
 from lightning_modules.kept_logits import KeptLogits
 from lightning_modules.networks import SMPNetwork
+from lightning_modules.regularizers import Regularizer
 from lightning_modules.segmentation import SegmentationModule
 from lightning_modules.tiling import Tiling
 
@@ -13,6 +14,7 @@ __all__ = [
     "KeptLogits",
     "PredictionPanels",
     "PredictionWriter",
+    "Regularizer",
     "SMPNetwork",
     "SegmentationModule",
     "Tiling",

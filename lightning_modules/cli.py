@@ -21,7 +21,7 @@ from lightning_modules.old_names import refusal, refuse_old_units, with_new_name
 
 LINKED = {"num_classes": "num_classes", "classes": "class_names", "colours": "colours", "ignore_index": "ignore_index"}
 RATES = ("learning_rate", "weight_decay", "head_learning_rate", "head_weight_decay", "potential_learning_rates")
-TRAINING_ONLY = (*RATES, "optimizer", "scheduler", "loss", "freeze_network_epochs")
+TRAINING_ONLY = (*RATES, "optimizer", "scheduler", "loss", "regularizer", "freeze_network_epochs")
 FREE = ("eval_solver", "tiling", "head_tiling", "unary_checkpoint", "trimap_width", *LINKED.values())
 
 

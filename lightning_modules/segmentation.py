@@ -17,6 +17,7 @@ from lightning_modules.losses import build_loss
 from lightning_modules.metrics import segmentation_metrics, trimap
 from lightning_modules.old_names import refuse_old_units, with_new_names
 from lightning_modules.rates import check_potential_rates, head_groups
+from lightning_modules.regularizers import Regularizer
 from lightning_modules.sizes import at_size
 from lightning_modules.tiling import Tiling
 
@@ -36,6 +37,7 @@ class SegmentationModule(pl.LightningModule):
         ignore_index: Label of pixels that do not count; comes from the data module.
         loss: CrossEntropyLoss, or the name of a loss of smp.losses.
         loss_options: Arguments of that loss.
+        regularizer: A loss without labels beside it, in training.
         learning_rate: Learning rate of the network.
         weight_decay: Weight decay of the network.
         head_learning_rate: Learning rate of the head. Its parameters have the unit of what a pixel pays, so that one
@@ -63,6 +65,7 @@ class SegmentationModule(pl.LightningModule):
         ignore_index: int = 255,
         loss: str = "CrossEntropyLoss",
         loss_options: dict[str, Any] | None = None,
+        regularizer: Regularizer | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
         head_learning_rate: float = 0.03,
@@ -79,7 +82,8 @@ class SegmentationModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        for name in ("network", "head", "optimizer", "scheduler", "eval_solver", "tiling", "head_tiling"):
+        injected = ("network", "head", "regularizer", "optimizer", "scheduler", "eval_solver", "tiling", "head_tiling")
+        for name in injected:
             if callable(self.hparams[name]):  # given from Python; the command line gives settings
                 del self.hparams[name]
         self.class_names = list(class_names or map(str, range(num_classes)))
@@ -87,6 +91,7 @@ class SegmentationModule(pl.LightningModule):
         self.network = network(num_classes)
         self.head = None if head is None else head(num_classes)
         self.loss = build_loss(loss, ignore_index, **(loss_options or {}))
+        self.regularizer = regularizer
         self.eval_solver = eval_solver
         self.tiling = tiling
         self.head_tiling = head_tiling
@@ -97,6 +102,8 @@ class SegmentationModule(pl.LightningModule):
         check_potential_rates(potential_learning_rates or {})
         if freeze_network_epochs and self.head is None:
             raise ValueError("freeze_network_epochs is for a module with a head: give model.head")
+        if regularizer is not None and regularizer.on == "head" and self.head is None:
+            raise ValueError("a regularizer on the head is for a module with a head: give model.head, or on: network")
         if head_tiling is not None and self.head is None:
             raise ValueError("head_tiling is for a module with a head: give model.head, or tiling for the network")
         if eval_solver is not None and not isinstance(self.head, CRF):
@@ -218,6 +225,11 @@ class SegmentationModule(pl.LightningModule):
         logits, q = self(batch["image"], _kept(batch))
         loss = self.score(logits, q, batch["mask"])
         self.log("train/loss", loss, prog_bar=True, batch_size=len(q))
+        if self.regularizer is not None:
+            unknown = batch["mask"] == self.hparams["ignore_index"]
+            added = self.regularizer(batch["image"], logits, q, unknown, self.current_epoch)
+            self.log("train/regularizer", added, batch_size=len(q))
+            loss = loss + added
         if self.frozen:  # DDP waits for a gradient of every parameter
             loss = loss + 0 * sum(parameter.sum() for parameter in self.network.parameters())
         return loss

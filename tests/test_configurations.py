@@ -17,7 +17,7 @@ from crfgrad import (
 )
 from experiments import demo
 from lightning_modules import SegmentationModule
-from tests.command_line import QUIET, ROOT, SMALL, STREETS, TINY, run, streets_on_two
+from tests.command_line import QUIET, ROOT, SMALL, STREETS, TINY, read_metrics, run, streets_on_two
 from tests.tiny_data import tiny_data
 
 DENSE = ROOT / "experiments" / "heads" / "dense_crf.yaml"
@@ -25,9 +25,11 @@ HEADS = sorted(set((ROOT / "experiments" / "heads").glob("*.yaml")) - {DENSE})
 CLUSTER = ROOT / "experiments" / "cluster.yaml"
 DEMO = ROOT / "experiments" / "synthetic_streets" / "demo.yaml"
 SWEEPS = set((ROOT / "experiments" / "sweeps").glob("*.yaml"))  # test_sweep.py has them
+SCRIBBLES = sorted((ROOT / "experiments" / "scribbles").glob("*.yaml"))
 SCHEDULES = sorted((ROOT / "experiments").rglob("second_stage.yaml"))
 ALONE = sorted((ROOT / "experiments").rglob("head_alone.yaml"))
-NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - {*HEADS, *SWEEPS, *SCHEDULES, *ALONE, DENSE, DEMO})
+OTHERS = {*HEADS, *SWEEPS, *SCHEDULES, *SCRIBBLES, *ALONE, DENSE, DEMO}
+NETWORKS = sorted(set((ROOT / "experiments").glob("*/*.yaml")) - OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,18 @@ def test_a_crf_moves_as_at_the_rates_of_the_paper(name: str, slope: float) -> No
         assert torch.allclose(value - before[parameter], expected, rtol=5e-3, atol=0), parameter
 
 
+@pytest.mark.parametrize("configuration", SCRIBBLES, ids=lambda path: path.stem)
+def test_learning_from_scribbles(configuration: Path, tmp_path: Path) -> None:
+    given = [STREETS, configuration, ROOT / "experiments" / "scribbles" / "partial.yaml"]
+    data = [*tiny_data(STREETS, tmp_path), "--trainer.log_every_n_steps=1"]
+    if configuration.stem != "partial":
+        data += ["--model.init_args.regularizer.init_args.from_epoch=0"]
+    metrics = fit_and_test(tmp_path, *(f"--config={path}" for path in given), *data)
+    assert 0 <= metrics["test/miou"] <= 1
+    rows = read_metrics(tmp_path / "run" / "version_0")
+    assert any(row.get("train/regularizer") for row in rows) == (configuration.stem != "partial")
+
+
 def test_the_dense_crf_behind_the_network(network: str, tmp_path: Path) -> None:
     given = [f"--config={STREETS}", f"--config={DENSE}", f"--model.init_args.unary_checkpoint={network}"]
     run_again = [*given, *TINY, f"--output={tmp_path}", "--untrained=true"]
@@ -178,7 +192,7 @@ def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_one_begins_with_its_command() -> None:
     configurations = set((ROOT / "experiments").rglob("*.yaml")) - SWEEPS
-    tested_above = {*HEADS, *NETWORKS, *SCHEDULES, *ALONE, DEMO, DENSE, CLUSTER}
+    tested_above = {*HEADS, *NETWORKS, *SCHEDULES, *SCRIBBLES, *ALONE, DEMO, DENSE, CLUSTER}
     assert configurations == tested_above
     for path in configurations:
         assert isinstance(yaml.safe_load(path.read_text()), dict)

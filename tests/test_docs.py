@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/extending.md", "docs/dense_crf.md", "docs/tracing.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/extending.md", "docs/dense_crf.md", "docs/tracing.md", "docs/energy_loss.md"]
+)
 def test_examples_print_what_the_page_says(page: str) -> None:
     examples = EXAMPLE.findall((ROOT / page).read_text())
     assert examples

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from experiments.benchmark import throughput
 from experiments.benchmark.cases import cases, profiled
 from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
+from experiments.benchmark.losses import SIZES, loss_cases
 from experiments.benchmark.measure import interleaved, profile, summary
 from experiments.benchmark.report import markdown, plot
 
@@ -56,7 +58,7 @@ def main(
     def save() -> None:
         (output / "results.json").write_text(json.dumps(measured, indent=1))
 
-    for case in cases(height, width, labels):
+    for case in chain(cases(height, width, labels), loss_cases(**SIZES)):
         if case.name in measured["cases"]:
             continue
         seconds = interleaved(case.contestants, repetitions)
@@ -66,8 +68,9 @@ def main(
         save()
     if images and not measured.get("throughput"):
         cores = os.cpu_count() or 1
-        size = {"height": height, "width": width, "labels": labels}
-        seconds = throughput.in_a_process(**size, count=images, cores=cores, repetitions=min(repetitions, 3))
+        seconds = throughput.in_a_process(
+            height=height, width=width, labels=labels, count=images, cores=cores, repetitions=min(repetitions, 3)
+        )
         measured["throughput"] = {f"{images} images on {cores} cores": seconds}
         save()
     measured["profiles"] = {name: profile(task) for name, task in profiled(height, width, labels)}
@@ -86,6 +89,10 @@ def main(
             for kind in ("train", "train, save_memory"):
                 measured["training"][f"{name}, {kind}"] = in_a_process(kind, repetitions=1, **sizes)
                 save()
+        size = f"{SIZES['batch']} x {SIZES['height']} x {SIZES['width']}, {SIZES['labels']} labels"
+        for kind in ("energy loss", "window loss"):
+            measured["training"][f"{size}, {kind}"] = in_a_process(kind, repetitions=1, **SIZES)
+            save()
         plot(measured, output / "growth.png")
     (output / "results.md").write_text(markdown(measured))
     print(markdown(measured))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from experiments.benchmark import work
+from experiments.benchmark.losses import energy_loss, window_loss
 from experiments.benchmark.measure import Task, interleaved, peak_memory
 
 SIGMA = (80.0, 13.0)
@@ -30,8 +31,12 @@ def size(series: str, point: dict[str, int]) -> int:
 
 
 def task(kind: str, height: int, width: int, labels: int, batch: int = 1, iterations: int = work.ITERATIONS) -> Task:
-    """Inference of a "dense" or a "free" CRF, or "train": forward and backward of the free one."""
+    """Inference of a "dense" or a "free" CRF, or "train": forward and backward of the free one, or of a loss."""
     image, logits = work.tensors(height, width, labels, batch)
+    if kind == "energy loss":
+        return energy_loss(image, logits)
+    if kind == "window loss":
+        return window_loss(image, logits)
     if kind == "dense":
         return work.without_gradients(work.dense_crf(SIGMA), logits.softmax(1), image)
     if kind == "free":

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 
 from experiments.benchmark.cases import OURS, RATES, goals
 from experiments.benchmark.growth import size
+from experiments.benchmark.losses import loss_goals
 from experiments.benchmark.measure import fitted_exponent, ratio, summary
 from experiments.benchmark.throughput import PEER, THREADS
 
@@ -62,7 +63,7 @@ def markdown(measured: dict[str, Any]) -> str:
 def _goal_lines(measured: dict[str, Any]) -> list[str]:
     lines = []
     seconds = {name: case["seconds"] for name, case in measured["cases"].items()}
-    for goal in goals(int(measured["size"].split()[-2])):
+    for goal in [*goals(int(measured["size"].split()[-2])), *loss_goals()]:
         fast, slow = (seconds[case].get(contestant) for case, contestant in (goal.fast, goal.slow))
         if fast is None or slow is None:
             lines.append(_row(goal.what, f"{goal.least:.2f}", f"{goal.slow[1]} is not installed", ""))

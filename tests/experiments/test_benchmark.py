@@ -17,6 +17,7 @@ def test_everything_on_a_small_photograph(
     small = [{"height": 30, "width": 40, "labels": 3}, {"height": 60, "width": 80, "labels": 6}]
     monkeypatch.setattr("experiments.benchmark.__main__.SERIES", {"pixels": small})
     monkeypatch.setattr("experiments.benchmark.__main__.TRAINING", {"30 x 40": small[0]})
+    monkeypatch.setattr("experiments.benchmark.__main__.SIZES", {"height": 32, "width": 48, "labels": 3, "batch": 2})
     main(tmp_path, 30, 40, 3, repetitions=2, growth=True, images=12)
     measured = json.loads((tmp_path / "results.json").read_text())
     for case in measured["cases"].values():
@@ -26,6 +27,9 @@ def test_everything_on_a_small_photograph(
     assert "| simplex projection, forward and backward | crfgrad |" in report
     assert "| dense CRF (67, 3, 4), 3 labels, 10 iterations | crfgrad.pydensecrf, 2 threads |" in report
     assert f"| 12 images on {os.cpu_count()} cores | crfgrad.pydensecrf, processes |" in report
+    assert "| energy of a dense CRF as a loss, 2 images of 32 x 48, 3 labels, at scale 0.5 | crfgrad |" in report
+    assert "unfolded / ours | 3.00 |" in report
+    assert "| 2 x 32 x 48, 3 labels, energy loss |" in report
     assert "dense: exponent of time by pixels" in report
     assert (tmp_path / "growth.png").is_file()
 

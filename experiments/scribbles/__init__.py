@@ -1,0 +1,1 @@
+"""What a loss without labels is worth where only scribbles are labelled."""
