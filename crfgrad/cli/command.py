@@ -54,11 +54,11 @@ def main(given: Sequence[str] | None = None) -> int:
         from crfgrad.cli.tune import tune
 
         return tune(arguments)
-    except CommandError as error:
-        print(f"crfgrad {arguments.command}: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # whoever reads the output, as head does, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (CommandError, OSError) as error:
+        print(f"crfgrad {arguments.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"crfgrad {arguments.command}: stopped; the same command goes on from here", file=sys.stderr)

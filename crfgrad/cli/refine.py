@@ -57,6 +57,11 @@ def refine(arguments: argparse.Namespace) -> int:
     jobs = checked_jobs(arguments.jobs)
     maps = Maps.of(arguments)
     task = Task(maps, settings, arguments.output, arguments.save_probabilities, arguments.overlays)
+    if arguments.output.exists() and not arguments.output.is_dir():
+        raise CommandError(f"--output {arguments.output} is a file: give a folder")
+    for folder in (arguments.images, maps.folder):
+        if arguments.output.resolve().is_relative_to(folder.resolve()):
+            raise CommandError(f"--output {arguments.output} is within {folder}, which is read: give another folder")
     samples, missing = find_samples(arguments.images, maps, None, arguments.list)
     part, parts = arguments.shard
     mine = set(sorted([*(sample.name for sample in samples), *missing])[part - 1 :: parts])
@@ -113,6 +118,10 @@ def _check_record(path: Path, wanted: dict[str, Any]) -> None:
     except yaml.YAMLError:
         raise CommandError(f"{path} is no record of settings: give another --output") from None
     if kept is None:
+        if any((path.parent / "labels").rglob("*.png")):
+            raise CommandError(
+                f"{path.parent} holds results without {path.name}, so of unknown settings: give another --output"
+            )
         outputs.write(path, yaml.safe_dump(wanted, sort_keys=False).encode())
         return
     if not isinstance(kept, dict) or not isinstance(kept.get("settings"), dict):

@@ -183,6 +183,9 @@ def test_results_of_other_settings_are_not_mixed(folder: Folder, capsys: pytest.
     assert folder.refine("--iterations", "3", maps="others") == 1
     assert "other settings (probabilities" in capsys.readouterr().err
     np.testing.assert_array_equal(folder.result("picture0"), before)
+    (folder.root / "out" / "refine.yaml").unlink()
+    assert folder.refine("--iterations", "3") == 1
+    assert "out holds results without refine.yaml" in capsys.readouterr().err
 
 
 def test_shards_share_a_folder(folder: Folder) -> None:
@@ -236,11 +239,21 @@ def test_settings_from_a_file_and_from_options(folder: Folder, capsys: pytest.Ca
         (["--labels", "maps"], "--num-labels 21"),
         (["--labels", "maps", "--num-labels", "3", "--confidence", "0.2"], "--confidence 0.2 must be above 1/3"),
         (["--labels", "nowhere", "--num-labels", "3"], "nowhere is not a folder"),
+        (["--output", "images/out"], "images/out is within"),
+        (["--output", "list"], "--output list is a file"),
         (["--list", "nowhere.txt"], "--list nowhere.txt cannot be read"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml cannot be read"),
     ],
 )
-def test_wrong_options(given: list[str], told: str, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options(
+    given: list[str],
+    told: str,
+    folder: Folder,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder.root)
+    (folder.root / "list").touch()
     assert folder.refine(*given) == 1
     printed = capsys.readouterr().err
     assert told in printed
