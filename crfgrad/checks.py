@@ -42,27 +42,40 @@ def values_are_checked(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" if on is None else on
 
 
-def check_inputs(scores: Tensor, image: Tensor, name: str = "logits") -> None:
-    """Raises an error if shapes and types of scores (B, L, H, W) and image (B, C, H, W) do not fit.
+AXES = ("depth", "height", "width")
+
+
+def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", dimensions: int | None = 2) -> None:
+    """Raises an error if shapes and types of scores (B, L, *S) and image (B, C, *S) do not fit.
 
     Args:
         scores: What there is for each label, called ``name`` in messages.
         image: The image.
         name: How to call the scores.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes. None takes what the image has.
     """
-    check_scores(name, scores, "batch, channels, height, width")
-    check_tensor("image", image, "batch, channels, height, width")
+    axes = axes_of((image.dim() if isinstance(image, Tensor) else 4) - 2 if dimensions is None else dimensions)
+    check_scores(name, scores, ", ".join(("batch", "channels", *axes)))
+    check_tensor("image", image, ", ".join(("batch", "channels", *axes)))
     if scores.shape[0] != image.shape[0]:
         raise ValueError(
             f"{name} are a batch of {scores.shape[0]}, the image is a batch of {image.shape[0]}: give an image for each"
         )
     if scores.shape[2:] != image.shape[2:]:
         raise ValueError(
-            f"{name} are {_size(scores)} but the image is {_size(image)} (height x width): resize one to the other, "
-            "and put channels first"
+            f"{name} are {_size(scores)} but the image is {_size(image)} ({' x '.join(axes)}): resize one to the "
+            "other, and put channels first"
         )
     if scores.device != image.device:
         raise ValueError(f"{name} are on {scores.device} but the image is on {image.device}: move one to the other")
+
+
+KINDS = ("sequences", "images", "volumes")
+
+
+def axes_of(dimensions: int) -> tuple[str, ...]:
+    """Names of the axes of images of so many dimensions."""
+    return AXES[-dimensions:] if dimensions > 1 else ("length",)
 
 
 def check_scores(name: str, scores: Tensor, dimensions: str) -> None:
@@ -78,7 +91,10 @@ def check_tensor(name: str, tensor: Tensor, dimensions: str) -> None:
         raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
     count = dimensions.count(",") + 1
     if tensor.dim() != count:
-        raise ValueError(f"{name} must have {count} dimensions ({dimensions}), got {tuple(tensor.shape)}")
+        remedy = ""
+        if 3 <= tensor.dim() <= 5 and 3 <= count <= 5:
+            remedy = f"; for {KINDS[tensor.dim() - 3]} give dimensions={tensor.dim() - 2}"
+        raise ValueError(f"{name} must have {count} dimensions ({dimensions}), got {tuple(tensor.shape)}{remedy}")
     if 0 in tensor.shape:
         raise ValueError(f"nothing in {name}: its shape is {tuple(tensor.shape)}")
 
@@ -196,4 +212,4 @@ def _check_colour(index: int, image: Tensor) -> None:
 
 
 def _size(tensor: Tensor) -> str:
-    return f"{tensor.shape[2]} x {tensor.shape[3]}"
+    return " x ".join(map(str, tensor.shape[2:]))

@@ -14,8 +14,10 @@ from crfgrad.checks import (
     check_transforms,
     check_valid,
     excluded_labels,
+    values_are_checked,
 )
 from crfgrad.energy import Energy, labels_first, labels_last
+from crfgrad.features import Spacing, check_spacing
 from crfgrad.operators import Masked, Sum
 from crfgrad.ops.rows import softmax
 from crfgrad.potentials import BilateralPotential, PairwisePotential, SpatialPotential, UnaryPotential
@@ -37,29 +39,44 @@ class CRF(nn.Module):
         unary: The unary potential.
         save_memory: Recompute iterations in the backward pass, see ``Solver.forward``; worth its time with 10 of
             them or more.
-        check_colour: Refuse images that cannot be colours 0..255. False for other kinds of channels.
+        check_colour: Refuse images that cannot be colours 0..255. False for other kinds of channels; the default is
+            True for images of two dimensions.
+        dimensions: 2 for images (B, C, H, W), 3 for volumes (B, C, D, H, W), 1 for sequences (B, C, T). Potentials
+            that are built here are called with ``dimensions`` where it is not 2.
+        spacing: Distance between neighbouring pixels along each axis of the image, in their order, in the unit of
+            the widths of potentials (millimetres, say); a call may give another one.
 
     Shape:
-        - logits: (B, L, H, W), any floating-point type; minus infinity excludes a label at a pixel
-        - image: (B, C, H, W), colours 0..255, uint8 or floating-point, of the size of the logits
-        - valid: (B, H, W) bool: pixels outside of it send and receive nothing, as if they were not there
-        - result: (B, L, H, W), q^T, in float64 if the logits are, else in float32
+        - logits: (B, L, *S), with S = (H, W) for images; minus infinity excludes a label at a pixel
+        - image: (B, C, *S), of the size of the logits; colours 0..255, uint8 or floating-point; of volumes and
+          sequences any finite values
+        - valid: (B, *S) bool: pixels outside of it send and receive nothing, as if they were not there
+        - spacing: one number, one for each axis, or a tensor (B, dimensions) with those of each image
+        - result: (B, L, *S), q^T, in float64 if the logits are, else in float32
 
     Example:
         >>> crf = CRF(num_classes=3).eval()
         >>> q = crf(torch.randn(2, 3, 32, 48), torch.randint(256, (2, 3, 32, 48)))
         >>> q.shape, bool(torch.allclose(q.sum(1), torch.ones(2, 32, 48)))
         (torch.Size([2, 3, 32, 48]), True)
+
+        A volume, whose slices are twice as far from each other as its pixels:
+
+        >>> crf = CRF(num_classes=2, dimensions=3, spacing=(2.0, 1.0, 1.0)).eval()
+        >>> crf(torch.randn(1, 2, 6, 16, 20), torch.randn(1, 1, 6, 16, 20)).shape
+        torch.Size([1, 2, 6, 16, 20])
     """
 
     def __init__(
         self,
         num_classes: int,
-        potentials: Sequence[Callable[[int], PairwisePotential] | PairwisePotential] | None = None,
+        potentials: Sequence[Callable[..., PairwisePotential] | PairwisePotential] | None = None,
         solver: Solver | None = None,
         unary: UnaryPotential | None = None,
         save_memory: bool = False,
-        check_colour: bool = True,
+        check_colour: bool | None = None,
+        dimensions: int = 2,
+        spacing: Spacing | None = None,
     ) -> None:
         super().__init__()
         if potentials is None:
@@ -68,15 +85,19 @@ class CRF(nn.Module):
             raise TypeError(f"potentials must be a list, got {potentials!r}")
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.unary = UnaryPotential() if unary is None else unary
-        self.potentials = nn.ModuleList(_build(potential, num_classes) for potential in potentials)
+        self.dimensions = dimensions
+        self.potentials = nn.ModuleList(_build(potential, num_classes, dimensions) for potential in potentials)
         self.solver = ProjectedGradient() if solver is None else solver
         self.save_memory = save_memory
-        self.check_colour = check_colour
+        self.check_colour = dimensions == 2 if check_colour is None else check_colour
+        self.spacing = spacing
 
-    def forward(self, logits: Tensor, image: Tensor, valid: Tensor | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None
+    ) -> Tensor:
         """Logits and image -> q^T."""
         logits = _prepared(logits)
-        energy = self.energy(logits, image, valid)
+        energy = self.energy(logits, image, valid, spacing)
         q: Tensor = self.solver(energy, self.initial(logits, valid), self.save_memory)
         check_finite("the result of the CRF: check its parameters", q if valid is None else q * valid[:, None])
         return q
@@ -88,11 +109,15 @@ class CRF(nn.Module):
             value.train(self.training)  # a new solver leaks or not as the CRF that it joins
         super().__setattr__(name, value)
 
-    def energy(self, logits: Tensor, image: Tensor, valid: Tensor | None = None) -> Energy:
+    def energy(
+        self, logits: Tensor, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None
+    ) -> Energy:
         """The energy of these images, for any q or labelling of them."""
         check_transforms()
-        check_inputs(logits, image)
+        check_inputs(logits, image, dimensions=self.dimensions)
         check_valid(valid, logits)
+        spacing = self.spacing if spacing is None else spacing
+        check_spacing(spacing, image)
         if logits.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits have {logits.shape[1]} channels, the CRF was built for {self.num_classes} classes"
@@ -101,30 +126,45 @@ class CRF(nn.Module):
             logits = _only_valid(_prepared(logits), valid)
             image = _only_valid(image.to(logits.dtype), valid)
             check_finite("image", image)
+            potentials = cast(list[PairwisePotential], self.potentials)
             if self.check_colour:
                 check_colours(image)
+            elif values_are_checked(image):
+                for potential in potentials:
+                    potential.check_values(image)
             excluded = excluded_labels(logits, valid)
-            potentials = cast(list[PairwisePotential], self.potentials)
-            operators = [potential.bind(image, valid) for potential in potentials]
+            operators = [potential.bind(image, valid, spacing) for potential in potentials]
             unary = self.unary(logits)
             if valid is None:
                 return Energy(unary, operators, excluded)
-            mask = valid[..., None].to(unary.dtype)  # (B, H, W, 1)
+            mask = valid[..., None].to(unary.dtype)  # (B, *S, 1)
             return Energy(torch.where(valid[:, None], unary, 0), [Masked(Sum(operators), mask)], excluded)
 
-    def trajectory(self, logits: Tensor, image: Tensor, valid: Tensor | None = None) -> Iterator[Tensor]:
+    def trajectory(
+        self, logits: Tensor, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None
+    ) -> Iterator[Tensor]:
         """Yields q^0, ..., q^T."""
-        return self.solver.trajectory(self.energy(logits, image, valid), self.initial(logits, valid))
+        return self.solver.trajectory(self.energy(logits, image, valid, spacing), self.initial(logits, valid))
 
     def initial(self, logits: Tensor, valid: Tensor | None = None) -> Tensor:
         """q^0 = softmax(logits)."""
         return labels_first(softmax(labels_last(_only_valid(_prepared(logits), valid))))
 
 
-def _build(potential: Callable[[int], PairwisePotential] | PairwisePotential, num_classes: int) -> PairwisePotential:
-    built = potential if isinstance(potential, PairwisePotential) else potential(num_classes)
+def _build(
+    potential: Callable[..., PairwisePotential] | PairwisePotential, num_classes: int, dimensions: int
+) -> PairwisePotential:
+    if isinstance(potential, PairwisePotential):
+        built = potential
+    else:
+        built = potential(num_classes) if dimensions == 2 else potential(num_classes, dimensions=dimensions)
+    name = type(built).__name__
     if built.num_classes != num_classes:
-        raise ValueError(f"{type(built).__name__} was built for {built.num_classes} classes, the CRF has {num_classes}")
+        raise ValueError(f"{name} was built for {built.num_classes} classes, the CRF has {num_classes}")
+    if built.dimensions != dimensions:
+        raise ValueError(
+            f"{name} was built for {built.dimensions} dimensions, the CRF has {dimensions}: give both the same"
+        )
     return built
 
 

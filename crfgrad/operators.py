@@ -168,6 +168,22 @@ def on_blocks(operator: Operator, side: int) -> Operator:
     return operator if side == 1 else OnBlocks(operator, side)
 
 
+class EachImage(Operator):
+    """An operator for each image of a batch."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        super().__init__(all(one.symmetric for one in operators), all(one.excludes_self for one in operators))
+        self.operators = operators
+
+    def matmul(self, q: Tensor) -> Tensor:
+        """See ``Operator.matmul``."""
+        return torch.cat([operator.matmul(one) for operator, one in zip(self.operators, q.split(1), strict=True)])
+
+    def transpose(self) -> Operator:
+        """See ``Operator.transpose``."""
+        return EachImage([operator.transpose() for operator in self.operators])
+
+
 class LatticeFilter(Operator):
     """Slice . filter . splat (8), less what a pixel brings to itself if that is given.
 

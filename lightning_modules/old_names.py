@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 RENAMED = {
-    "BilateralPotential": {"scale": "strength"},
+    "BilateralPotential": {"scale": "strength", "sigma_rgb": "sigma_value"},
+    "GaussianBilateralPotential": {"sigma_rgb": "sigma_value"},
     "crfgrad": {"Potential": "PairwisePotential"},
 }
 """By class or package, the old names in it and what they are now."""

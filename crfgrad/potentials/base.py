@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from crfgrad.checks import check_count
+from crfgrad.features import Spacing
 from crfgrad.operators import Operator
 
 
@@ -21,22 +22,30 @@ class PairwisePotential(nn.Module, ABC):
         num_classes: Number of labels L, 2 or more.
         symmetric: Whether K is held symmetric, K_ij(l, m) = K_ji(m, l). Only then is psi + K q the
             gradient of the energy; otherwise it is the direction the released code follows.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes.
     """
 
-    def __init__(self, num_classes: int, symmetric: bool = True) -> None:
+    def __init__(self, num_classes: int, symmetric: bool = True, dimensions: int = 2) -> None:
         super().__init__()
+        if dimensions not in (1, 2, 3):
+            raise ValueError(f"dimensions must be 1, 2 or 3, got {dimensions}")
+        self.dimensions = dimensions
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.symmetric = symmetric
 
     @abstractmethod
-    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+    def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
         """K for a batch of images, prepared once for all iterations.
 
         Args:
             image: (B, C, *S).
             valid: Which pixels count, (B, *S) bool. Whatever the operator brings to and from others is removed
                 afterwards; a potential looks at this only if others change what it does to those that count.
+            spacing: Distance of neighbouring pixels along each axis; 1 if it is None.
         """
+
+    def check_values(self, image: Tensor) -> None:
+        """Raises a ValueError if a setting cannot be right for the values of an image that need not be colours."""
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from crfgrad.checks import check_count
-from crfgrad.features import Widths, only_valid, positions_and_colours, spread_widths
+from crfgrad.features import Spacing, Widths, only_valid, positions_and_colours, spread_widths
 from crfgrad.geometry import gaussian_taps, subset_taps
 from crfgrad.lattice import Lattice, OwnPart, build_lattice, paired_taps
 from crfgrad.operators import LatticeFilter, LatticeGaussian, Mixed, Operator
@@ -21,12 +21,23 @@ class _LatticePotential(PairwisePotential):
     Gaussian filter makes of ones: symmetric if F is, and independent of the size of the image.
     """
 
-    def __init__(self, num_classes: int, radius: int, image_channels: int, symmetric: bool, exclude_self: bool) -> None:
-        super().__init__(num_classes, symmetric)
+    def __init__(
+        self,
+        num_classes: int,
+        radius: int,
+        image_channels: int | None,
+        symmetric: bool,
+        exclude_self: bool,
+        dimensions: int,
+    ) -> None:
+        super().__init__(num_classes, symmetric, dimensions)
         self.radius = check_count("radius", radius, least=1)
-        self.image_channels = check_count("image_channels", image_channels, least=0)
+        usual = 3 if dimensions == 2 else 1
+        self.image_channels = check_count(
+            "image_channels", usual if image_channels is None else image_channels, least=0
+        )
         self.exclude_self = exclude_self
-        dimension = 2 + self.image_channels
+        dimension = dimensions + self.image_channels
         self.feature_scale, gaussian = gaussian_taps(dimension, self.radius)
         self.gaussian_sum = sum(gaussian)
         self.register_buffer("gaussian", torch.tensor(gaussian), persistent=False)
@@ -35,24 +46,31 @@ class _LatticePotential(PairwisePotential):
     gaussian: Tensor
     own_taps: Tensor
 
+    def spread(self, sigma_xy: Widths, sigma_value: Widths) -> Tensor:
+        """One width for each feature x, y, ... and channel: (dimensions + C,)."""
+        position = spread_widths("sigma_xy", sigma_xy, self.dimensions, "axes")
+        return torch.tensor(position + spread_widths("sigma_value", sigma_value, self.image_channels))
+
     @abstractmethod
     def widths(self) -> Tensor:
-        """Widths of the features x, y and the channels of the image: (2 + C,)."""
+        """Widths of the features x, y, ... and the channels of the image: (dimensions + C,)."""
 
-    def lattice(self, image: Tensor, valid: Tensor | None = None) -> Lattice:
-        """The lattice of an image (B, C, H, W), in units of the widths."""
+    def lattice(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Lattice:
+        """The lattice of an image (B, C, *S), in units of the widths."""
         if self.image_channels and image.shape[1] != self.image_channels:
             raise ValueError(
                 f"the image has {image.shape[1]} channels, {type(self).__name__} was built for "
                 f"{self.image_channels}: give it image_channels={image.shape[1]}"
             )
-        features = positions_and_colours(image[:, : self.image_channels])  # (B, H, W, d)
+        features = positions_and_colours(image[:, : self.image_channels], spacing)  # (B, *S, d)
         scale = self.feature_scale / self.widths().to(image.dtype)
         return build_lattice(only_valid(features * scale, valid), self.radius)
 
-    def normalised_lattice(self, image: Tensor, valid: Tensor | None = None) -> tuple[Lattice, Tensor]:
+    def normalised_lattice(
+        self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None
+    ) -> tuple[Lattice, Tensor]:
         """The lattice with D^-1/2 on what each pixel gives and gets, and its neighbours."""
-        lattice = self.lattice(image, valid)
+        lattice = self.lattice(image, valid, spacing)
         neighbours = lattice.neighbours(self.radius)
         ones = torch.ones_like(image[:, :1]) if valid is None else valid.to(image.dtype)
         ones = ones.reshape(-1, 1)  # (N, 1)
@@ -60,6 +78,18 @@ class _LatticePotential(PairwisePotential):
         if valid is None:
             return lattice.scaled(around.rsqrt()), neighbours
         return lattice.scaled(ones * torch.where(ones > 0, around, 1).rsqrt()), neighbours
+
+    @torch.no_grad()
+    def check_values(self, image: Tensor) -> None:
+        """See ``PairwisePotential.check_values``."""
+        widths = self.widths()[self.dimensions :].tolist()
+        for channel, (width, values) in enumerate(zip(widths, image.unbind(1), strict=False)):
+            spread = float(values.max() - values.min())
+            if spread > 0 and not 1e-3 <= width / spread <= 1e3:
+                raise ValueError(
+                    f"{type(self).__name__} has the width {width:.3g} for channel {channel}, whose values spread over "
+                    f"{spread:.3g}: give a sigma_value in proportion to what tells things apart in it"
+                )
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""
@@ -71,24 +101,28 @@ class BilateralPotential(_LatticePotential, FreePotential):
     r"""A free filter on the permutohedral lattice for each pair of labels.
 
     .. math:: v_{il} = \sum_{j, m} k_{lm}(f_i - f_j)\, q_{jm}, \quad f = (x / \sigma_{xy}, y / \sigma_{xy},
-        r / \sigma_{rgb}, g / \sigma_{rgb}, b / \sigma_{rgb})
+        r / \sigma_{value}, g / \sigma_{value}, b / \sigma_{value})
 
     ``kernel()[n, l, m]`` is the cost that label l at a vertex pays for label m at tap n from it. It
     starts as a Gaussian times Potts, equal to ``GaussianBilateralPotential`` of the same widths.
 
     Args:
         num_classes: Number of labels L.
-        sigma_xy: Width of the features in pixels, one number or (x, y).
-        sigma_rgb: Width in grey levels of 0..255, one for all channels of the image or one for each.
+        sigma_xy: Width in position, in pixels or in the unit of the spacing: one number or (x, y), (x, y, z) in
+            volumes.
+        sigma_value: Width in the values of the image, in grey levels of 0..255 for colours: one for all channels or
+            one for each.
         strength: Factor on the initial Gaussian. A pixel whose surroundings of like colour have
             another label pays about this cost.
         radius: Reach s in lattice steps: (s+1)^(d+1) - s^(d+1) taps, 63 for s = 1 and a colour image.
-        image_channels: Channels of the image; 0 uses the position alone.
+        image_channels: Channels of the image, 3, or 1 for volumes and sequences, if it is None; 0 uses the position
+            alone.
         symmetric: Hold the filter at the opposite tap to the transpose.
         exclude_self: Take out what a pixel brings to itself through the lattice, exactly.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes.
 
     Shape:
-        - image: (B, C, H, W), colours 0..255
+        - image: (B, C, *S)
 
     Example:
         >>> potential = BilateralPotential(num_classes=2, sigma_xy=5.0)
@@ -103,16 +137,17 @@ class BilateralPotential(_LatticePotential, FreePotential):
         self,
         num_classes: int,
         sigma_xy: Widths = 40.0,
-        sigma_rgb: Widths = 10.0,
+        sigma_value: Widths = 10.0,
         strength: float = 3.0,
         radius: int = 1,
-        image_channels: int = 3,
+        image_channels: int | None = None,
         symmetric: bool = True,
         exclude_self: bool = True,
+        dimensions: int = 2,
     ) -> None:
-        super().__init__(num_classes, radius, image_channels, symmetric, exclude_self)
+        super().__init__(num_classes, radius, image_channels, symmetric, exclude_self, dimensions)
         # a buffer, saved with the filters: they mean nothing without their widths
-        self.register_buffer("sigma", _widths(sigma_xy, sigma_rgb, image_channels))
+        self.register_buffer("sigma", self.spread(sigma_xy, sigma_value))
         kernel = strength * self.gaussian[:, None, None] * potts(num_classes)
         self.start(kernel, unit=len(self.gaussian) / self.gaussian_sum)  # D divides by what Gaussian taps bring
 
@@ -129,9 +164,9 @@ class BilateralPotential(_LatticePotential, FreePotential):
             return filters / self.unit
         return (filters + taps.opposite_taps(filters).mT) / (2 * self.unit)
 
-    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+    def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
         """See ``PairwisePotential.bind``."""
-        lattice, neighbours = self.normalised_lattice(image, valid)
+        lattice, neighbours = self.normalised_lattice(image, valid, spacing)
         kernel = self.kernel(image.dtype)
         if not self.exclude_self:
             return LatticeFilter(lattice, neighbours, kernel, self.symmetric)
@@ -146,20 +181,24 @@ class GaussianBilateralPotential(_LatticePotential):
 
     Args:
         num_classes: Number of labels L.
-        sigma_xy: Initial width in pixels, one number or (x, y).
-        sigma_rgb: Initial width in grey levels of 0..255, one for all channels or one for each.
+        sigma_xy: Initial width in position, in pixels or in the unit of the spacing: one number or (x, y), (x, y, z)
+            for volumes.
+        sigma_value: Initial width in the values of the image, in grey levels of 0..255 for colours: one for all
+            channels or one for each.
         strength: Initial compatibility: a pixel whose surroundings of like colour have another label
             pays about this cost.
         radius: Reach in lattice steps; more is closer to a Gaussian, and slower.
-        image_channels: Channels of the image; 0 uses the position alone.
+        image_channels: Channels of the image, 3, or 1 for volumes and sequences, if it is None; 0 uses the position
+            alone.
         symmetric: Hold mu symmetric.
         exclude_self: Take out what a pixel brings to itself through the lattice, exactly.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes.
 
     Shape:
-        - image: (B, C, H, W), colours 0..255
+        - image: (B, C, *S)
 
     Example:
-        >>> GaussianBilateralPotential(num_classes=2, sigma_rgb=(10, 10, 20)).widths().round().tolist()
+        >>> GaussianBilateralPotential(num_classes=2, sigma_value=(10, 10, 20)).widths().round().tolist()
         [40.0, 40.0, 10.0, 10.0, 20.0]
     """
 
@@ -167,15 +206,16 @@ class GaussianBilateralPotential(_LatticePotential):
         self,
         num_classes: int,
         sigma_xy: Widths = 40.0,
-        sigma_rgb: Widths = 10.0,
+        sigma_value: Widths = 10.0,
         strength: float = 3.0,
         radius: int = 1,
-        image_channels: int = 3,
+        image_channels: int | None = None,
         symmetric: bool = True,
         exclude_self: bool = True,
+        dimensions: int = 2,
     ) -> None:
-        super().__init__(num_classes, radius, image_channels, symmetric, exclude_self)
-        self.log_sigma = nn.Parameter(_widths(sigma_xy, sigma_rgb, image_channels).log())
+        super().__init__(num_classes, radius, image_channels, symmetric, exclude_self, dimensions)
+        self.log_sigma = nn.Parameter(self.spread(sigma_xy, sigma_value).log())
         self.compatibility = nn.Parameter(strength * potts(num_classes))
 
     def widths(self) -> Tensor:
@@ -186,9 +226,9 @@ class GaussianBilateralPotential(_LatticePotential):
         """The filters as they act: (taps, L, L)."""
         return self.gaussian[:, None, None] * symmetrised(self.compatibility, self.symmetric)
 
-    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+    def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
         """See ``PairwisePotential.bind``."""
-        lattice, neighbours = self.normalised_lattice(image, valid)
+        lattice, neighbours = self.normalised_lattice(image, valid, spacing)
         gaussian = self.gaussian.to(image.dtype)
         own = None
         if self.exclude_self:
@@ -196,9 +236,3 @@ class GaussianBilateralPotential(_LatticePotential):
             own = OwnPart.of(lattice).apply(gaussian.new_ones(lattice.corners.shape[0], 1), numbers, symmetric=True)
         operator = LatticeGaussian(lattice, neighbours, gaussian, own)
         return Mixed(operator, symmetrised(self.compatibility, self.symmetric).to(image.dtype), self.symmetric)
-
-
-def _widths(sigma_xy: Widths, sigma_rgb: Widths, image_channels: int) -> Tensor:
-    """One width for each feature x, y and channel: (2 + C,)."""
-    position = spread_widths("sigma_xy", sigma_xy, 2)
-    return torch.tensor(position + spread_widths("sigma_rgb", sigma_rgb, image_channels))

@@ -1,17 +1,19 @@
 """Spatial potentials: cost by relative position, the same everywhere in the image (7)."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from crfgrad.checks import check_count, check_positive
-from crfgrad.operators import Mixed, Operator, SpatialFilter, on_blocks
+from crfgrad.features import Spacing, spread_widths
+from crfgrad.operators import EachImage, Mixed, Operator, SpatialFilter, on_blocks
 from crfgrad.potentials.base import FreePotential, PairwisePotential, potts, symmetrised
 
 
 class SpatialPotential(FreePotential):
-    r"""A free filter of (2s+1) x (2s+1) for each pair of labels, learned from zero.
+    r"""A free filter of (2s+1) x (2s+1) for each pair of labels, learned from zero; of any spacing, it counts pixels.
 
     .. math:: v_{il} = \sum_{j, m} k_{lm}(p_i - p_j)\, q_{jm}
 
@@ -21,13 +23,14 @@ class SpatialPotential(FreePotential):
 
     Args:
         num_classes: Number of labels L.
-        radius: Reach s in pixels; 4 gives the paper's 9 x 9.
+        radius: Reach s in pixels; 4, the default for images and sequences, gives the paper's 9 x 9. 2 for volumes.
         symmetric: Hold k_lm(d) = k_ml(-d).
         stride: Side of square blocks of pixels on whose means the filters act: with 4, filters of 9 x 9 reach 16
             pixels far, at a sixteenth of the cost. 1 is the filter on pixels.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes.
 
     Shape:
-        - image: (B, C, H, W); only its size matters
+        - image: (B, C, *S); only its size matters
 
     Example:
         >>> potential = SpatialPotential(num_classes=2, radius=1)
@@ -35,26 +38,33 @@ class SpatialPotential(FreePotential):
         torch.Size([2, 2, 3, 3])
     """
 
-    def __init__(self, num_classes: int, radius: int = 4, symmetric: bool = True, stride: int = 1) -> None:
-        super().__init__(num_classes, symmetric)
-        self.radius = check_count("radius", radius, least=1)
+    def __init__(
+        self,
+        num_classes: int,
+        radius: int | None = None,
+        symmetric: bool = True,
+        stride: int = 1,
+        dimensions: int = 2,
+    ) -> None:
+        super().__init__(num_classes, symmetric, dimensions)
+        self.radius = check_count("radius", usual_radius(dimensions) if radius is None else radius, least=1)
         self.stride = check_count("stride", stride, least=1)
-        size = 2 * self.radius + 1
-        self.start(torch.zeros(num_classes, num_classes, size, size), unit=size**2 - 1)
-        others = torch.ones(size, size)
-        others[self.radius, self.radius] = 0
+        size = [2 * self.radius + 1] * dimensions
+        self.start(torch.zeros(num_classes, num_classes, *size), unit=math.prod(size) - 1)
+        others = torch.ones(size)
+        others[(self.radius,) * dimensions] = 0
         self.register_buffer("others", others, persistent=False)
 
     others: Tensor
 
     def kernel(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The filters as they act, in a type: (L, L, 2s+1, 2s+1)."""
+        """The filters as they act, in a type: (L, L, 2s+1, 2s+1), with as many sides as there are dimensions."""
         filters = self.filters.to(dtype or self.filters.dtype)
         if self.symmetric:
-            filters = (filters + filters.transpose(0, 1).flip(2, 3)) / 2
+            filters = (filters + filters.transpose(0, 1).flip(*range(2, filters.dim()))) / 2
         return filters * self.others.to(filters.dtype) / self.unit
 
-    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
+    def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
         """See ``PairwisePotential.bind``."""
         return on_blocks(SpatialFilter(self.kernel(image.dtype), self.symmetric), self.stride)
 
@@ -70,14 +80,15 @@ class GaussianSpatialPotential(PairwisePotential):
 
     Args:
         num_classes: Number of labels L.
-        radius: Where the Gaussian is cut off, in pixels.
-        sigma: Initial width in pixels.
+        radius: Where the Gaussian is cut off, in pixels; 4, or 2 for volumes, if it is None.
+        sigma: Initial width, in pixels or in the unit of the spacing.
         strength: Initial compatibility: a pixel surrounded by another label pays this cost.
         symmetric: Hold mu symmetric.
         stride: Side of square blocks of pixels on whose means the Gaussian acts; radius and sigma then count blocks.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes.
 
     Shape:
-        - image: (B, C, H, W); only its size matters
+        - image: (B, C, *S); only its size matters
 
     Example:
         >>> potential = GaussianSpatialPotential(num_classes=2, strength=3.0)
@@ -88,14 +99,15 @@ class GaussianSpatialPotential(PairwisePotential):
     def __init__(
         self,
         num_classes: int,
-        radius: int = 4,
+        radius: int | None = None,
         sigma: float = 2.0,
         strength: float = 1.0,
         symmetric: bool = True,
         stride: int = 1,
+        dimensions: int = 2,
     ) -> None:
-        super().__init__(num_classes, symmetric)
-        self.radius = check_count("radius", radius, least=1)
+        super().__init__(num_classes, symmetric, dimensions)
+        self.radius = check_count("radius", usual_radius(dimensions) if radius is None else radius, least=1)
         self.stride = check_count("stride", stride, least=1)
         self.log_sigma = nn.Parameter(torch.tensor(math.log(check_positive("sigma", sigma))))
         self.compatibility = nn.Parameter(strength * potts(num_classes))
@@ -106,22 +118,37 @@ class GaussianSpatialPotential(PairwisePotential):
         return self.log_sigma.exp()
 
     def kernel(self) -> Tensor:
-        """The filters as they act: (L, L, 2s+1, 2s+1)."""
-        return symmetrised(self.compatibility, self.symmetric)[:, :, None, None] * self._shape(self.log_sigma)
-
-    def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
-        """See ``PairwisePotential.bind``."""
-        gaussian = SpatialFilter(self._shape(self.log_sigma.to(image.dtype))[None, None], symmetric=True)
-        return Mixed(
-            on_blocks(gaussian, self.stride),
-            symmetrised(self.compatibility, self.symmetric).to(image.dtype),
-            self.symmetric,
+        """The filters as they act where the spacing is 1: (L, L, 2s+1, 2s+1), or with another number of sides."""
+        shape = self._shape(self.log_sigma, [1.0] * self.dimensions)
+        return (
+            symmetrised(self.compatibility, self.symmetric).view(*self.compatibility.shape, *[1] * shape.dim()) * shape
         )
 
-    def _shape(self, log_sigma: Tensor) -> Tensor:
+    def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
+        """See ``PairwisePotential.bind``."""
+        compatibility = symmetrised(self.compatibility, self.symmetric).to(image.dtype)
+        return Mixed(on_blocks(self._gaussian(image, spacing), self.stride), compatibility, self.symmetric)
+
+    def _gaussian(self, image: Tensor, spacing: Spacing | None) -> Operator:
+        log_sigma = self.log_sigma.to(image.dtype)
+        if isinstance(spacing, Tensor) and spacing.dim() == 2:
+            return EachImage([self._filter(log_sigma, one.to(log_sigma).unbind()) for one in spacing])
+        if isinstance(spacing, Tensor):
+            return self._filter(log_sigma, spacing.to(log_sigma).unbind())
+        return self._filter(log_sigma, spread_widths("spacing", spacing or 1.0, self.dimensions, "axes"))
+
+    def _filter(self, log_sigma: Tensor, steps: Sequence[float | Tensor]) -> Operator:
+        return SpatialFilter(self._shape(log_sigma, steps)[None, None], symmetric=True)
+
+    def _shape(self, log_sigma: Tensor, steps: Sequence[float | Tensor]) -> Tensor:
         """The Gaussian without its centre, with sum 1: (2s+1, 2s+1)."""
         shift = torch.arange(-self.radius, self.radius + 1, device=log_sigma.device, dtype=log_sigma.dtype)
-        squared = shift[:, None] ** 2 + shift**2
-        centre = squared == 0
-        exponent = (-squared / 2 * torch.exp(-2 * log_sigma)).masked_fill(centre, -torch.inf)
+        along = torch.meshgrid(*(step * shift for step in steps), indexing="ij")
+        squared = torch.stack([distance**2 for distance in along]).sum(0)
+        exponent = (-squared / 2 * torch.exp(-2 * log_sigma)).masked_fill(squared == 0, -torch.inf)
         return exponent.flatten().softmax(0).reshape(squared.shape)  # finite for any width, however small
+
+
+def usual_radius(dimensions: int) -> int:
+    """Reach of a filter where none is given."""
+    return 2 if dimensions == 3 else 4

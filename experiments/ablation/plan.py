@@ -15,7 +15,7 @@ GRID: dict[str, list[float]] = {
     "spatial.sigma": [1, 3],
     "spatial.strength": [0, 0.5, 2],
     "bilateral.sigma_xy": [20, 40, 80],
-    "bilateral.sigma_rgb": [3, 5, 10],
+    "bilateral.sigma_value": [3, 5, 10],
     "bilateral.strength": [1, 3],
 }
 Grid = Mapping[str, Sequence[float]]

@@ -62,8 +62,8 @@ def set_widths(potentials: Sequence[nn.Module], point: Point) -> None:
         elif isinstance(potential, GaussianBilateralPotential):
             if "bilateral.sigma_xy" in point:
                 potential.log_sigma[:2] = math.log(point["bilateral.sigma_xy"])
-            if "bilateral.sigma_rgb" in point:
-                potential.log_sigma[2:] = math.log(point["bilateral.sigma_rgb"])
+            if "bilateral.sigma_value" in point:
+                potential.log_sigma[2:] = math.log(point["bilateral.sigma_value"])
             strength = point.get("bilateral.strength")
         else:
             continue

@@ -71,7 +71,7 @@ def dense_crf(setting: tuple[float, ...], iterations: int = ITERATIONS) -> Dense
 
 def free_crf(labels: int, sigma: tuple[float, float], **options: Any) -> CRF:
     """Our CRF with free 9 x 9 filters and free filters on the lattice."""
-    bilateral = partial(BilateralPotential, sigma_xy=sigma[0], sigma_rgb=sigma[1])
+    bilateral = partial(BilateralPotential, sigma_xy=sigma[0], sigma_value=sigma[1])
     return CRF(labels, [SpatialPotential, bilateral], **options)
 
 

@@ -28,7 +28,7 @@ def potts(image: Tensor, logits: Tensor, strength: float) -> Problem:
     """Gaussian potentials that cost the same wherever labels differ, for an image (3, H, W) and logits (2, H, W)."""
     potentials = [
         GaussianSpatialPotential(2, radius=2, strength=strength),
-        GaussianBilateralPotential(2, sigma_xy=8.0, sigma_rgb=20.0, strength=strength),
+        GaussianBilateralPotential(2, sigma_xy=8.0, sigma_value=20.0, strength=strength),
     ]
     crf = CRF(2, potentials).double().eval()
     logits = logits[None].double()

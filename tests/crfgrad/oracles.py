@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -85,15 +86,15 @@ def lattice_matrix(features: Tensor, offsets: Tensor, weights: Tensor) -> Tensor
     return matrix
 
 
-def spatial_matrix(kernel: Tensor, height: int, width: int, side: int = 1) -> Tensor:
+def spatial_matrix(kernel: Tensor, sizes: Sequence[int], side: int = 1) -> Tensor:
     """A spatial filter, on the means of blocks of a side, as a dense matrix, pair by pair: (N, L, N, L)."""
     radius = kernel.shape[-1] // 2
-    pixels = list(itertools.product(range(height), range(width)))
+    pixels = list(itertools.product(*map(range, sizes)))
     matrix = torch.zeros(len(pixels), kernel.shape[0], len(pixels), kernel.shape[1], dtype=kernel.dtype)
-    for (i, (yi, xi)), (j, (yj, xj)) in itertools.product(enumerate(pixels), enumerate(pixels)):
-        dy, dx = yj // side - yi // side, xj // side - xi // side
-        if (dy, dx) != (0, 0) and max(abs(dy), abs(dx)) <= radius:
-            matrix[i, :, j, :] = kernel[:, :, radius + dy, radius + dx] / side**2
+    for (i, here), (j, there) in itertools.product(enumerate(pixels), enumerate(pixels)):
+        step = [b // side - a // side for a, b in zip(here, there, strict=True)]
+        if any(step) and max(map(abs, step)) <= radius:
+            matrix[i, :, j, :] = kernel[(slice(None), slice(None), *(radius + d for d in step))] / side ** len(step)
     return matrix
 
 
@@ -104,7 +105,7 @@ def without_self(matrix: Tensor) -> Tensor:
 
 
 def apply_matrix(matrix: Tensor, q: Tensor) -> Tensor:
-    """K q for q (1, L, H, W)."""
+    """K q for q (1, L, *S)."""
     rows = q[0].flatten(1).T  # (N, L)
     return torch.einsum("iljm,jm->il", matrix, rows).T.reshape(1, -1, *q.shape[2:])
 
@@ -116,12 +117,13 @@ def pairwise_energy(matrix: Tensor, q: Tensor) -> Tensor:
     return sum((rows[i] @ matrix[i, :, j] @ rows[j] for i, j in pairs), rows.new_zeros(())) / 2
 
 
-def operator_matrix(operator: Operator, shape: tuple[int, int, int]) -> Tensor:
-    """The dense matrix of a bound potential, column by column: (N, L, N, L)."""
-    labels, height, width = shape
-    basis = torch.eye(height * width * labels, dtype=torch.float64).reshape(-1, 1, height, width, labels)
+def operator_matrix(operator: Operator, shape: Sequence[int]) -> Tensor:
+    """The dense matrix of a bound potential, for a shape (L, *S), column by column: (N, L, N, L)."""
+    labels, *sizes = shape
+    pixels = math.prod(sizes)
+    basis = torch.eye(pixels * labels, dtype=torch.float64).reshape(-1, 1, *sizes, labels)
     columns = torch.stack([operator.matmul(column).flatten() for column in basis])  # (N*L, N*L)
-    return columns.T.reshape(height * width, labels, height * width, labels)
+    return columns.T.reshape(pixels, labels, pixels, labels)
 
 
 class DenseOperator(Operator):

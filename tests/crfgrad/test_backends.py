@@ -58,10 +58,10 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def scene_features(dtype: torch.dtype, sigma_xy: float = 6.0, sigma_rgb: float = 10.0) -> Tensor:
+def scene_features(dtype: torch.dtype, sigma_xy: float = 6.0, sigma_value: float = 10.0) -> Tensor:
     """Features of two images, one of them black, where points lie on the faces of simplices."""
     image = torch.stack([make_scene(48, 64)[0], torch.zeros(3, 48, 64)])
-    widths = torch.tensor([sigma_xy, sigma_xy, *[sigma_rgb] * 3])
+    widths = torch.tensor([sigma_xy, sigma_xy, *[sigma_value] * 3])
     return (positions_and_colours(image) / widths).movedim(-1, 1).to(dtype)
 
 

@@ -16,7 +16,7 @@ LABELS, HEIGHT, WIDTH = 3, 4, 5
 
 def trained() -> CRF:
     """A CRF whose filters are no longer what they were at the start."""
-    crf = CRF(LABELS, [partial(Spatial, radius=2), partial(BilateralPotential, sigma_xy=3, sigma_rgb=60)]).double()
+    crf = CRF(LABELS, [partial(Spatial, radius=2), partial(BilateralPotential, sigma_xy=3, sigma_value=60)]).double()
     with torch.no_grad():
         for parameter in crf.potentials.parameters():
             parameter += torch.randn_like(parameter)

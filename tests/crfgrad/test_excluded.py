@@ -53,7 +53,7 @@ def test_excluded_labels_are_exactly_0_and_all_gradients_are_finite(
     solver: type[Solver], kind: str, training: bool, dtype: torch.dtype
 ) -> None:
     crf = random_crf(kind, solver=solver(step_size=0.4, learn_step_size=True)).to(dtype).train(training)
-    excluded, image = random_mask(), random_image(2, height=6, width=7).to(dtype)
+    excluded, image = random_mask(), random_image(2, sizes=(6, 7)).to(dtype)
     logits = random_logits(excluded, dtype).requires_grad_()
     for q in crf.trajectory(logits, image):
         assert not q[excluded].any()
@@ -93,7 +93,7 @@ def test_a_step_without_potentials_is_that_of_the_remaining_labels(solver: type[
     excluded = random_mask()
     logits = random_logits(excluded)
     crf = CRF(4, [], solver(iterations=1, step_size=0.3)).double().eval()
-    q, weight = crf(logits, random_image(2, height=6, width=7)), crf.unary.unary_weight.detach()
+    q, weight = crf(logits, random_image(2, sizes=(6, 7))), crf.unary.unary_weight.detach()
     for pixel, out, scores in zip(*(each.movedim(1, -1).reshape(-1, 4) for each in (q, excluded, logits)), strict=True):
         start = scores[~out].softmax(0)
         cost = -weight * torch.log(start + 1e-6)
@@ -113,7 +113,7 @@ def test_rounding_picks_none_of_them_and_no_distribution_beats_the_best_labellin
     potentials = [randomise(build(3, symmetric=symmetric)) for build in (small_spatial, small_bilateral)]
     crf = CRF(3, potentials, check_colour=False).double().eval()
     every = all_labelings(3, 2, 3)  # (729, 2, 3)
-    logits, image = random_logits(excluded), random_image(1, 3, 2, 3)
+    logits, image = random_logits(excluded), random_image(1, 3, (2, 3))
     with torch.no_grad():
         energy = crf.energy(logits.expand(len(every), -1, -1, -1), image.expand(len(every), -1, -1, -1))
         costs = energy.of_labels(every)
@@ -121,7 +121,7 @@ def test_rounding_picks_none_of_them_and_no_distribution_beats_the_best_labellin
         assert broken.any()
         assert torch.equal(costs == torch.inf, broken)
         assert torch.isfinite(costs[~broken]).all()
-        q = random_q(len(every), 3, 2, 3).masked_fill(excluded, 0)
+        q = random_q(len(every), 3, (2, 3)).masked_fill(excluded, 0)
         q = q / q.sum(1, keepdim=True)
         labels = round_labels(energy, q)
         assert not excluded.expand(len(every), -1, -1, -1).gather(1, labels[:, None]).any()
@@ -133,7 +133,7 @@ def test_rounding_picks_none_of_them_and_no_distribution_beats_the_best_labellin
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rounding_picks_none_of_them_whatever_q_is(dtype: torch.dtype, kind: str) -> None:
     crf, excluded = random_crf(kind).to(dtype).eval(), random_mask(3, 4, 12, 14)
-    logits, image = random_logits(excluded, dtype), random_image(3, height=12, width=14).to(dtype)
+    logits, image = random_logits(excluded, dtype), random_image(3, sizes=(12, 14)).to(dtype)
     energy = crf.energy(logits, image)
     corners = torch.nn.functional.one_hot(torch.randint(4, (3, 12, 14)), 4).movedim(-1, 1).to(dtype)
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_gradients_of_the_projection_of_the_others(leak: float) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_pixel_without_any_label_left_is_refused_or_becomes_nan(solver: type[Solver]) -> None:
-    logits, image = torch.randn(2, 3, 4, 5), random_image(2, height=4, width=5).float()
+    logits, image = torch.randn(2, 3, 4, 5), random_image(2, sizes=(4, 5)).float()
     logits[1, :, 2, 3] = -torch.inf
     empty = (logits == -torch.inf).all(1, keepdim=True).expand_as(logits)
     with pytest.raises(ValueError, match="all logits of 1 pixels are minus infinity, which leaves them no label"):
@@ -204,4 +204,4 @@ def test_other_values_that_are_not_finite_are_refused_beside_excluded_labels(bad
     logits = torch.randn(1, 3, 4, 5)
     logits[0, 0, 0, 0], logits[0, 0, 1, 1] = -torch.inf, bad
     with pytest.raises(ValueError, match=r"NaN or infinity in logits \(1 of 60 values\)"):
-        CRF(3)(logits, random_image(height=4, width=5).float())
+        CRF(3)(logits, random_image(sizes=(4, 5)).float())

@@ -126,7 +126,9 @@ def test_adjoint_of_the_blur() -> None:
     assert not torch.allclose(forward, (x * lattice.gaussian(y)).sum())
 
 
-def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float, radii: tuple[int, ...] = (1,)) -> dict[str, float]:
+def gaussian_error(
+    image: Tensor, sigma_xy: float, sigma_value: float, radii: tuple[int, ...] = (1,)
+) -> dict[str, float]:
     """Relative error of the Gaussian filters against exact sums over all pairs of pixels.
 
     ``blur`` is the lattice's separable filter, ``radius`` the Gaussian potential. Both are normalised
@@ -134,7 +136,7 @@ def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float, radii: tupl
     """
     height, width = image.shape[1:]
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    features = torch.cat([torch.stack([x, y]) / sigma_xy, image / sigma_rgb]).double()[None]
+    features = torch.cat([torch.stack([x, y]) / sigma_xy, image / sigma_value]).double()[None]
     noise = torch.rand(height, width, generator=torch.Generator().manual_seed(0))
     values = torch.stack([(image[0] > image[0].median()), x / width, noise]).double()[None]
     values = values - values.mean(dim=(2, 3), keepdim=True)  # or their mean would hide the error
@@ -151,7 +153,9 @@ def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float, radii: tupl
         return norm * gaussian(norm * values)
 
     def by_potential(radius: int) -> Tensor:
-        potential = GaussianBilateralPotential(2, sigma_xy, sigma_rgb, strength=1.0, radius=radius, exclude_self=False)
+        potential = GaussianBilateralPotential(
+            2, sigma_xy, sigma_value, strength=1.0, radius=radius, exclude_self=False
+        )
         operator = potential.double().bind(image[None].double())
         pairs = [message(operator, torch.stack([value, 0 * value])[None])[:, 1] for value in values[0]]  # Potts swaps
         return torch.stack(pairs, dim=1).detach()
@@ -163,15 +167,15 @@ def gaussian_error(image: Tensor, sigma_xy: float, sigma_rgb: float, radii: tupl
 
 
 @pytest.mark.parametrize(
-    ("sigma_xy", "sigma_rgb", "bound"), [(40, 10, 0.06), (80, 13, 0.06), (8, 30, 0.06), (67, 3, 0.12)]
+    ("sigma_xy", "sigma_value", "bound"), [(40, 10, 0.06), (80, 13, 0.06), (8, 30, 0.06), (67, 3, 0.12)]
 )
 @pytest.mark.parametrize("source", ["generated", "photograph"])
 def test_gaussian_filter_against_the_exact_one(
-    source: str, sigma_xy: float, sigma_rgb: float, bound: float, request: pytest.FixtureRequest
+    source: str, sigma_xy: float, sigma_value: float, bound: float, request: pytest.FixtureRequest
 ) -> None:
     image = make_scene(60, 80, seed=3)[0] if source == "generated" else request.getfixturevalue("photograph")
-    error = gaussian_error(image, sigma_xy, sigma_rgb)
-    print(f"relative error on the {source} image at ({sigma_xy}, {sigma_rgb}): {error}")
+    error = gaussian_error(image, sigma_xy, sigma_value)
+    print(f"relative error on the {source} image at ({sigma_xy}, {sigma_value}): {error}")
     assert error["blur"] < bound
     assert error["radius 1"] < 0.08
 

@@ -1,7 +1,7 @@
 """Each potential: against O(N^2) sums over pairs, its gradients, its initial values."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from crfgrad import (
     Energy,
     GaussianBilateralPotential,
     GaussianSpatialPotential,
+    Operator,
     PairwisePotential,
     SpatialPotential,
     UnaryPotential,
@@ -24,9 +25,8 @@ from crfgrad import (
 from crfgrad.geometry import gaussian_taps, tap_offsets
 from crfgrad.ops import spatial
 from tests.crfgrad.fields import (
-    HEIGHT,
     LABELS,
-    WIDTH,
+    SIZES,
     message,
     random_image,
     random_q,
@@ -48,6 +48,20 @@ class PotentialTester:
     """What holds for every potential; a subclass names it and its dense matrix."""
 
     build: ClassVar[Callable[..., PairwisePotential]]
+    channels: ClassVar[int] = 3
+    sizes: ClassVar[tuple[int, ...]] = SIZES[2]
+    few: ClassVar[tuple[int, ...]] = (2, 3)
+    """For what takes long."""
+    spacing: ClassVar[Sequence[float] | None] = None
+
+    def bind(self, potential: PairwisePotential, image: Tensor) -> Operator:
+        return potential.bind(image, None, self.spacing)
+
+    def image(self, batch: int = 1) -> Tensor:
+        return random_image(batch, self.channels, self.sizes)
+
+    def q(self, batch: int = 1, labels: int = LABELS) -> Tensor:
+        return random_q(batch, labels, self.sizes)
 
     def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         """K of one image as (N, L, N, L), built pair by pair."""
@@ -56,9 +70,9 @@ class PotentialTester:
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_message_energy_and_gradient_are_sums_over_pairs(self, symmetric: bool) -> None:
         potential = randomise(self.build(LABELS, symmetric=symmetric))
-        image, q, unary = random_image(), random_q(), torch.randn(1, LABELS, HEIGHT, WIDTH, dtype=torch.float64)
+        image, q, unary = self.image(), self.q(), torch.randn(1, LABELS, *self.sizes, dtype=torch.float64)
         matrix = self.matrix(potential, image)
-        energy = Energy(unary, [potential.bind(image)])
+        energy = Energy(unary, [self.bind(potential, image)])
         assert energy.symmetric is symmetric
         assert torch.allclose(energy.pairwise(q), apply_matrix(matrix, q), atol=1e-12)
         assert torch.allclose(energy.gradient(q), unary + apply_matrix(matrix, q), atol=1e-12)
@@ -71,16 +85,16 @@ class PotentialTester:
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_symmetry_and_no_self_interaction(self, symmetric: bool) -> None:
         potential = randomise(self.build(LABELS, symmetric=symmetric))
-        matrix = operator_matrix(potential.bind(random_image()), (LABELS, HEIGHT, WIDTH))
+        matrix = operator_matrix(self.bind(potential, self.image()), (LABELS, *self.sizes))
         assert matrix.diagonal(dim1=0, dim2=2).abs().max() < 1e-14
         assert torch.allclose(matrix, matrix.permute(2, 3, 0, 1), atol=1e-12) is symmetric
 
     @pytest.mark.parametrize("symmetric", [True, False])
     def test_the_transpose_is_an_operator_too(self, symmetric: bool) -> None:
-        operator = randomise(self.build(LABELS, symmetric=symmetric)).bind(random_image())
+        operator = self.bind(randomise(self.build(LABELS, symmetric=symmetric)), self.image())
         assert operator.symmetric is symmetric
         assert operator.excludes_self
-        shape = (LABELS, HEIGHT, WIDTH)
+        shape = (LABELS, *self.sizes)
         matrix = operator_matrix(operator, shape)
         transposed = operator.transpose()
         assert torch.allclose(operator_matrix(transposed, shape), matrix.permute(2, 3, 0, 1), rtol=0, atol=1e-12)
@@ -90,10 +104,12 @@ class PotentialTester:
     def test_gradients(self, symmetric: bool) -> None:
         potential = randomise(self.build(2, symmetric=symmetric))
         image, q = (
-            random_image(height=2, width=3).requires_grad_(),
-            random_q(labels=2, height=2, width=3).requires_grad_(),
+            random_image(1, self.channels, self.few).requires_grad_(),
+            random_q(labels=2, sizes=self.few).requires_grad_(),
         )
         names = [name for name, _ in potential.named_parameters()]
+
+        bind = self.bind
 
         class Bound(torch.nn.Module):
             def __init__(self) -> None:
@@ -101,7 +117,7 @@ class PotentialTester:
                 self.potential = potential
 
             def forward(self, q: Tensor, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                energy = Energy(torch.zeros_like(q), [self.potential.bind(image)])
+                energy = Energy(torch.zeros_like(q), [bind(self.potential, image)])
                 return energy.pairwise(q), energy.pairwise(q, transposed=True), energy(q)
 
         def apply(q: Tensor, image: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,15 +129,15 @@ class PotentialTester:
 
     def test_a_batch_is_its_images(self) -> None:
         potential = randomise(self.build(LABELS)).float()
-        image, q = random_image(batch=3).float(), random_q(batch=3).float()
-        single = [message(potential.bind(image[i : i + 1]), q[i : i + 1]) for i in range(3)]
-        assert torch.allclose(message(potential.bind(image), q), torch.cat(single), atol=1e-6)
+        image, q = self.image(batch=3).float(), self.q(batch=3).float()
+        single = [message(self.bind(potential, image[i : i + 1]), q[i : i + 1]) for i in range(3)]
+        assert torch.allclose(message(self.bind(potential, image), q), torch.cat(single), atol=1e-6)
 
     def test_works_in_inference_mode(self) -> None:
         potential = randomise(self.build(2, symmetric=False))
         with torch.inference_mode():
-            energy = Energy(torch.zeros(1, 2, HEIGHT, WIDTH, dtype=torch.float64), [potential.bind(random_image())])
-            q = random_q(labels=2)
+            energy = Energy(torch.zeros(1, 2, *self.sizes, dtype=torch.float64), [self.bind(potential, self.image())])
+            q = self.q(labels=2)
             assert energy.of_labels(round_labels(energy, q)) <= energy(q)
 
     def test_refuses_a_single_label(self) -> None:
@@ -146,7 +162,13 @@ class TestSpatial(SpatialTester):
 
     def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, SpatialPotential)
-        return spatial_matrix(potential.kernel(), *image.shape[2:], side=potential.stride)
+        return spatial_matrix(potential.kernel(), image.shape[2:], side=potential.stride)
+
+    def test_all_entries_but_the_centre_act(self) -> None:
+        kernel = randomise(self.build(LABELS)).kernel()[0, 1]
+        centre = tuple(size // 2 for size in kernel.shape)
+        assert kernel[centre] == 0
+        assert (kernel == 0).sum() == 1
 
 
 class TestSpatialOnBlocks(TestSpatial):
@@ -160,19 +182,22 @@ class TestGaussianSpatial(SpatialTester):
         assert isinstance(potential, GaussianSpatialPotential)
         mu = potential.compatibility
         mu = (mu + mu.T) / 2 if potential.symmetric else mu
-        shift = torch.arange(-2, 3).double()
-        gaussian = torch.exp(-(shift[:, None] ** 2 + shift**2) / (2 * potential.sigma**2))
-        gaussian[2, 2] = 0
-        kernel = mu[:, :, None, None] * gaussian / gaussian.sum()
-        return spatial_matrix(kernel, *image.shape[2:], side=potential.stride)
+        reach, steps = torch.arange(-2, 3).double(), self.spacing or [1.0] * len(self.sizes)
+        squared = sum(
+            (step * one) ** 2
+            for step, one in zip(steps, torch.meshgrid(*[reach] * len(steps), indexing="ij"), strict=True)
+        )
+        gaussian = torch.where(squared > 0, torch.exp(-squared / (2 * potential.sigma**2)), 0)
+        kernel = torch.einsum("lm,...->lm...", mu, gaussian / gaussian.sum())
+        return spatial_matrix(kernel, image.shape[2:], side=potential.stride)
 
 
 class TestGaussianSpatialOnBlocks(TestGaussianSpatial):
     build = partial(GaussianSpatialPotential, radius=2, sigma=1.3, stride=2)
 
 
-class TestBilateral(PotentialTester):
-    build = small_bilateral
+class LatticeTester(PotentialTester):
+    """Free filters on a lattice."""
 
     def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
         assert isinstance(potential, BilateralPotential)
@@ -180,24 +205,41 @@ class TestBilateral(PotentialTester):
 
     def dense(self, radius: int, kernel: Tensor, image: Tensor, widths: Tensor) -> Tensor:
         """D^-1/2 (S^T F S) D^-1/2 without its diagonal, from Adams' construction."""
-        _, channels, height, width = image.shape
-        offsets = tap_offsets(2 + channels, radius)
-        scale, taps = gaussian_taps(2 + channels, radius)
-        y, x = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
-        features = (torch.cat([torch.stack([x, y]), image[0]]) * scale / widths[:, None, None]).flatten(1)
+        _, channels, *sizes = image.shape
+        offsets = tap_offsets(len(sizes) + channels, radius)
+        scale, taps = gaussian_taps(len(sizes) + channels, radius)
+        steps = self.spacing or [1.0] * len(sizes)
+        along = [step * torch.arange(size).double() for step, size in zip(steps, sizes, strict=True)]
+        positions = torch.stack(torch.meshgrid(*along, indexing="ij")[::-1])  # x, y, ...
+        features = torch.cat([positions, image[0]]).flatten(1) * scale / widths[:, None]
         gaussian = torch.tensor(taps).double()[:, None, None]  # float32, as the potential keeps it
         norm = lattice_matrix(features.detach(), offsets, gaussian)[:, 0, :, 0].sum(1).rsqrt()
         dense = lattice_matrix(features.detach(), offsets, kernel)
         return without_self(norm[:, None, None, None] * dense * norm[None, None, :, None])
+
+
+class GaussianLatticeTester(LatticeTester):
+    """A Gaussian on a lattice."""
+
+    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
+        assert isinstance(potential, GaussianBilateralPotential)
+        mu = potential.compatibility
+        mu = (mu + mu.T) / 2 if potential.symmetric else mu
+        kernel = potential.gaussian[:, None, None] * mu
+        return self.dense(potential.radius, kernel, image, potential.widths())
+
+
+class TestBilateral(LatticeTester):
+    build = small_bilateral
 
     def test_self_interaction_can_stay(self) -> None:
         image = random_image()
         with_self = self.build(2, exclude_self=False).double().bind(image)
         without = self.build(2).double().bind(image)
         assert (with_self.excludes_self, without.excludes_self) == (False, True)
-        matrix = operator_matrix(with_self, (2, HEIGHT, WIDTH))
+        matrix = operator_matrix(with_self, (2, *SIZES[2]))
         assert matrix.diagonal(dim1=0, dim2=2).abs().max() > 0.1
-        assert torch.allclose(without_self(matrix), operator_matrix(without, (2, HEIGHT, WIDTH)), atol=1e-12)
+        assert torch.allclose(without_self(matrix), operator_matrix(without, (2, *SIZES[2])), atol=1e-12)
 
     @pytest.mark.parametrize("channels", [0, 1, 2, 4])
     def test_any_number_of_channels(self, channels: int) -> None:
@@ -208,7 +250,7 @@ class TestBilateral(PotentialTester):
 
     def test_a_constant_image_and_a_single_pixel(self) -> None:
         potential = randomise(self.build(2))
-        image, q = torch.zeros(1, 3, HEIGHT, WIDTH, dtype=torch.float64), random_q(labels=2)
+        image, q = torch.zeros(1, 3, *SIZES[2], dtype=torch.float64), random_q(labels=2)
         matrix = self.matrix(potential, image)
         assert torch.allclose(message(potential.bind(image), q), apply_matrix(matrix, q), atol=1e-12)
         assert message(potential.bind(image[..., :1, :1]), q[..., :1, :1]).abs().max() < 1e-12
@@ -220,10 +262,10 @@ class TestBilateral(PotentialTester):
         assert torch.allclose(message(potential.bind(image), q), apply_matrix(matrix, q), atol=1e-12)
 
     def test_a_width_for_each_channel(self) -> None:
-        potential = self.build(2, sigma_xy=(3.0, 4.0), sigma_rgb=[5.0, 10.0, 20.0])
+        potential = self.build(2, sigma_xy=(3.0, 4.0), sigma_value=[5.0, 10.0, 20.0])
         assert potential.widths().tolist() == pytest.approx([3.0, 4.0, 5.0, 10.0, 20.0])
-        with pytest.raises(ValueError, match="sigma_rgb has 2 widths for 3 channels"):
-            self.build(2, sigma_rgb=[5.0, 10.0])
+        with pytest.raises(ValueError, match="sigma_value has 2 numbers for 3 channels"):
+            self.build(2, sigma_value=[5.0, 10.0])
 
     def test_refuses_an_image_with_other_channels(self) -> None:
         with pytest.raises(ValueError, match="image_channels=4"):
@@ -236,15 +278,8 @@ class TestBilateral(PotentialTester):
             assert float(message(operator, q)[0, 0].mean().detach()) == pytest.approx(3.0, rel=0.1)
 
 
-class TestGaussianBilateral(TestBilateral):
-    build = partial(GaussianBilateralPotential, sigma_xy=3.0, sigma_rgb=20.0)
-
-    def matrix(self, potential: PairwisePotential, image: Tensor) -> Tensor:
-        assert isinstance(potential, GaussianBilateralPotential)
-        mu = potential.compatibility
-        mu = (mu + mu.T) / 2 if potential.symmetric else mu
-        kernel = potential.gaussian[:, None, None] * mu
-        return self.dense(potential.radius, kernel, image, potential.widths())
+class TestGaussianBilateral(GaussianLatticeTester, TestBilateral):
+    build = partial(GaussianBilateralPotential, sigma_xy=3.0, sigma_value=20.0)
 
 
 def test_free_filters_start_as_the_gaussian_ones() -> None:
@@ -283,14 +318,14 @@ def test_reads_filters_that_were_saved_without_a_unit(build: type[SpatialPotenti
 
 
 def test_total_energy_is_the_sum_of_all_terms() -> None:
-    image, q, logits = random_image(), random_q(), torch.randn(1, LABELS, HEIGHT, WIDTH, dtype=torch.float64)
+    image, q, logits = random_image(), random_q(), torch.randn(1, LABELS, *SIZES[2], dtype=torch.float64)
     spatial, bilateral = randomise(small_spatial(LABELS)), randomise(small_bilateral(LABELS))
     matrix = TestSpatial().matrix(spatial, image) + TestBilateral().matrix(bilateral, image)
     psi = -0.5 * torch.log(logits.softmax(1) + 1e-6)
     energy = Energy(UnaryPotential().double()(logits), [spatial.bind(image), bilateral.bind(image)])
     assert torch.allclose(energy(q), (psi * q).sum() + pairwise_energy(matrix, q), atol=1e-12)
     assert torch.allclose(energy.gradient(q), psi + apply_matrix(matrix, q), atol=1e-12)
-    labels = torch.randint(LABELS, (1, HEIGHT, WIDTH))
+    labels = torch.randint(LABELS, (1, *SIZES[2]))
     corner = torch.nn.functional.one_hot(labels, LABELS).movedim(-1, 1).double()
     assert torch.allclose(energy.of_labels(labels), (psi * corner).sum() + pairwise_energy(matrix, corner), atol=1e-12)
 
@@ -299,7 +334,7 @@ def test_tiny_and_huge_widths_stay_finite() -> None:
     q = random_q().float()
     for sigma in (0.01, 1e3):
         spatial = GaussianSpatialPotential(LABELS, sigma=sigma)
-        bilateral = GaussianBilateralPotential(LABELS, sigma_xy=sigma, sigma_rgb=20 * sigma)
+        bilateral = GaussianBilateralPotential(LABELS, sigma_xy=sigma, sigma_value=20 * sigma)
         for potential in (spatial, bilateral):
             assert torch.isfinite(message(potential.bind(random_image().float()), q)).all()
 

@@ -30,13 +30,13 @@ def test_no_distribution_beats_the_best_labelling(seed: int, symmetric: bool) ->
     crf, logits, image = (
         random_crf(3, symmetric),
         torch.randn(1, 3, 2, 3, dtype=torch.float64),
-        random_image(1, 3, 2, 3),
+        random_image(1, 3, (2, 3)),
     )
     every = all_labelings(3, 2, 3)  # (729, 2, 3)
     with torch.no_grad():
         energy = crf.energy(logits.expand(len(every), -1, -1, -1), image.expand(len(every), -1, -1, -1))
         best = energy.of_labels(every).min()
-        q = random_q(len(every), 3, 2, 3)
+        q = random_q(len(every), 3, (2, 3))
         labels = round_labels(energy, q)
         assert (energy.of_labels(labels) <= energy(q) + 1e-12).all()
         assert (energy.of_labels(labels) >= best - 1e-12).all()
@@ -55,8 +55,8 @@ def test_never_raises_the_energy_of_random_fields(strength: float, symmetric: bo
     with torch.no_grad():
         for potential in crf.potentials:
             potential.filters *= strength
-    energy = crf.energy(torch.randn(3, 4, 24, 32, dtype=torch.float64), random_image(3, 3, 24, 32))
-    q = random_q(3, 4, 24, 32)
+    energy = crf.energy(torch.randn(3, 4, 24, 32, dtype=torch.float64), random_image(3, 3, (24, 32)))
+    q = random_q(3, 4, (24, 32))
     assert (energy.of_labels(round_labels(energy, q)) <= energy(q) + 1e-9).all()
 
 

@@ -40,7 +40,7 @@ class SolverTester:
     solver: ClassVar[type[Solver]]
 
     def test_gradients_through_all_iterations(self) -> None:
-        energy, q = dense_energy(0), random_q(height=2, width=3)
+        energy, q = dense_energy(0), random_q(sizes=(2, 3))
         solver = self.solver(step_size=0.3, learn_step_size=True).double()
 
         def apply(unary: Tensor, q: Tensor, log_step_size: Tensor) -> Tensor:
@@ -55,12 +55,12 @@ class SolverTester:
         for seed in range(5):
             energy = dense_energy(seed, batch=4, height=5, width=6)
             single = Energy(energy.unary.float(), [energy.operator])
-            for q in solver.trajectory(single, random_q(batch=4, height=5, width=6).float()):
+            for q in solver.trajectory(single, random_q(batch=4, sizes=(5, 6)).float()):
                 assert q.min() >= 0
                 assert (q.sum(1) - 1).abs().max() < 1e-6
 
     def test_trajectory_energies_and_result_belong_together(self) -> None:
-        energy, q = dense_energy(1, batch=2), random_q(batch=2, height=2, width=3)
+        energy, q = dense_energy(1, batch=2), random_q(batch=2, sizes=(2, 3))
         solver = self.solver(iterations=3).eval()
         states = list(solver.trajectory(energy, q))
         assert len(states) == 4
@@ -107,7 +107,7 @@ class TestProjectedGradient(SolverTester):
 
     @pytest.mark.parametrize("leak", [0.0, 0.1, 0.5])
     def test_gradients_with_any_leak(self, leak: float) -> None:
-        energy, q = dense_energy(2), random_q(height=2, width=3).requires_grad_()
+        energy, q = dense_energy(2), random_q(sizes=(2, 3)).requires_grad_()
         assert gradcheck(lambda q: ProjectedGradient(leak=leak)(energy, q), q)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -119,7 +119,7 @@ class TestProjectedGradient(SolverTester):
         torch.manual_seed(seed)
         kinds = [GaussianSpatialPotential, GaussianBilateralPotential] if gaussian else [small_spatial, small_bilateral]
         crf = CRF(3, [randomise(kind(3)) for kind in kinds]).eval()
-        logits, image = 2 * torch.randn(6, 3, 7, 9, dtype=dtype), random_image(batch=6, height=7, width=9)
+        logits, image = 2 * torch.randn(6, 3, 7, 9, dtype=dtype), random_image(batch=6, sizes=(7, 9))
         energy = crf.energy(logits, image)
         solver = ProjectedGradient(iterations=30, step_size=1.8 / float(energy.operator_norm().max())).eval()
         energies = solver.energies(energy, crf.initial(logits)).detach()
@@ -128,7 +128,7 @@ class TestProjectedGradient(SolverTester):
         assert (energies[-1] < energies[0] - 1e-3).all()
 
     def test_energy_may_rise_above_the_step_bound(self) -> None:
-        energy, q = dense_energy(0), random_q(height=2, width=3)
+        energy, q = dense_energy(0), random_q(sizes=(2, 3))
         bound = 2 / float(energy.operator_norm(200))
         energies = ProjectedGradient(iterations=30, step_size=20 * bound).eval().energies(energy, q)
         assert (energies[1:] > energies[:-1] + 1e-6).any()
@@ -142,7 +142,7 @@ class TestMeanField(SolverTester):
     solver = MeanField
 
     def test_one_step_is_the_softmax(self) -> None:
-        energy, q = dense_energy(3), random_q(height=2, width=3)
+        energy, q = dense_energy(3), random_q(sizes=(2, 3))
         expected = (-energy.gradient(q)).softmax(1)
         assert torch.allclose(MeanField(iterations=1)(energy, q), expected)
         assert torch.allclose(FrankWolfe(iterations=1, step_size=1.0, temperature=1.0)(energy, q), expected)
@@ -156,7 +156,7 @@ class TestMeanField(SolverTester):
         solver = MeanField(learn_step_size=True)
         with torch.no_grad():
             solver.log_step_size += 0.5
-            q = solver(dense_energy(3), random_q(height=2, width=3))
+            q = solver(dense_energy(3), random_q(sizes=(2, 3)))
         assert q.min() >= 0
         assert torch.allclose(q.sum(1), torch.ones_like(q[:, 0]))
 
@@ -165,7 +165,7 @@ class TestFrankWolfe(SolverTester):
     solver = FrankWolfe
 
     def test_cold_steps_go_to_the_best_corner(self) -> None:
-        energy, q = dense_energy(4), random_q(height=2, width=3)
+        energy, q = dense_energy(4), random_q(sizes=(2, 3))
         step = FrankWolfe(iterations=1, step_size=1.0, temperature=1e-4)(energy, q)
         assert torch.equal(step.argmax(1), energy.gradient(q).argmin(1))
         assert step.amax(1).min() > 0.999
@@ -181,7 +181,7 @@ class TestMirrorDescent(SolverTester):
     solver = MirrorDescent
 
     def test_one_step_is_multiplicative(self) -> None:
-        energy, q = dense_energy(5), random_q(height=2, width=3)
+        energy, q = dense_energy(5), random_q(sizes=(2, 3))
         expected = q * torch.exp(-0.5 * energy.gradient(q))
         assert torch.allclose(MirrorDescent(iterations=1)(energy, q), expected / expected.sum(1, keepdim=True))
 

@@ -123,7 +123,7 @@ def test_holes_are_as_if_these_pixels_were_not_there(symmetric: bool) -> None:
     left, offsets = features.flatten(1)[:, kept], tap_offsets(5, 1)
     norm = lattice_matrix(left, offsets, torch.tensor(taps).double()[:, None, None])[:, 0, :, 0].sum(1).rsqrt()
     expected = norm[:, None, None, None] * lattice_matrix(left, offsets, bilateral.kernel()) * norm[:, None]
-    expected = without_self(expected) + spatial_matrix(spatial.kernel(), height, width)[kept][:, :, kept]
+    expected = without_self(expected) + spatial_matrix(spatial.kernel(), (height, width))[kept][:, :, kept]
     logits = torch.randn(1, labels, height, width, dtype=torch.float64)
     matrix = operator_matrix(crf.energy(logits, image, valid).operator, (labels, height, width))
     assert torch.allclose(matrix[kept][:, :, kept], expected, rtol=0, atol=1e-12)

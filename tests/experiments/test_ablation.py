@@ -32,7 +32,7 @@ from tests.command_line import ROOT, STREETS, TINY, read_table, run, start
 
 STRENGTHS = "bilateral.strength=0,5"
 ROWS = ["network", "full_gaussian", "full"]
-GRID = ["spatial.sigma=2", "spatial.strength=1", "bilateral.sigma_xy=4,40", "bilateral.sigma_rgb=9", STRENGTHS]
+GRID = ["spatial.sigma=2", "spatial.strength=1", "bilateral.sigma_xy=4,40", "bilateral.sigma_value=9", STRENGTHS]
 Calls = list[list[str]]
 
 
@@ -240,11 +240,11 @@ def test_free_rows_start_at_the_widths_of_their_gaussian_row(tmp_path: Path) -> 
     full = dict.fromkeys(("full", "full_mean_field"), "full_gaussian")
     assert sources == {"network": None, "spatial": None, "spatial_gaussian": "spatial_gaussian"} | full
     assert Plan(tmp_path).uses_widths(rows["full"]) is None
-    point = {"spatial.sigma": 1.5, "bilateral.sigma_xy": 7.0, "bilateral.sigma_rgb": 8.0, "bilateral.strength": 9.0}
+    point = {"spatial.sigma": 1.5, "bilateral.sigma_xy": 7.0, "bilateral.sigma_value": 8.0, "bilateral.strength": 9.0}
     taken = widths.write_head(rows["full_mean_field"], point, tmp_path / "head.yaml")
     assert taken == {name: value for name, value in point.items() if name.startswith("bilateral")}
     head = yaml.safe_load((tmp_path / "head.yaml").read_text())["model"]["init_args"]["head"]["init_args"]
-    bilateral = {"sigma_xy": 7.0, "sigma_rgb": 8.0, "strength": 9.0}
+    bilateral = {"sigma_xy": 7.0, "sigma_value": 8.0, "strength": 9.0}
     assert [potential["init_args"] for potential in head["potentials"]] == [{"radius": 4}, bilateral]
 
 

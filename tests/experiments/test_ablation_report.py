@@ -151,9 +151,9 @@ def test_runs_of_other_settings_are_not_one_row(tmp_path: Path) -> None:
 
 
 def test_widths_at_an_edge_are_marked(tmp_path: Path) -> None:
-    point = {"spatial.sigma": 1.0, "spatial.strength": 0.0, "bilateral.sigma_rgb": 5.0, "bilateral.strength": 3.0}
+    point = {"spatial.sigma": 1.0, "spatial.strength": 0.0, "bilateral.sigma_value": 5.0, "bilateral.strength": 3.0}
     grid = {"grid: spatial.sigma": [1.0, 3.0], "grid: spatial.strength": [0.0, 2.0]}
-    grid |= {"grid: bilateral.sigma_rgb": [3.0, 5.0, 10.0], "grid: bilateral.strength": [1.0, 3.0]}
+    grid |= {"grid: bilateral.sigma_value": [3.0, 5.0, 10.0], "grid: bilateral.strength": [1.0, 3.0]}
     text = report.write_report([made_up("full_gaussian", 7, 0.8, widths=point, settings=grid)], tmp_path)
     assert "| + full (G) | 7 |  | 0 | 5 | 3* |" in text
     assert "* The lowest or highest that was tried" in text

@@ -35,7 +35,7 @@ IN_MODEL: dict[str, Callable[[Any], Any]] = {
     f"{HEAD}solver.init_args.leak": lambda model: model.head.solver.leak,
     f"{HEAD}potentials.init_args.radius": lambda model: (model.head.potentials[0].kernel().shape[-1] - 1) // 2,
     f"{HEAD}potentials.init_args.sigma_xy": lambda model: model.head.potentials[1].widths()[0].item(),
-    f"{HEAD}potentials.init_args.sigma_rgb": lambda model: model.head.potentials[1].widths()[4].item(),
+    f"{HEAD}potentials.init_args.sigma_value": lambda model: model.head.potentials[1].widths()[4].item(),
     f"{HEAD}potentials.init_args.strength": lambda model: model.head.potentials[1].kernel().max().item(),
     f"{HEAD}solver": lambda model: repr(model.head.solver),
     "model.init_args.learning_rate": lambda model: model.configure_optimizers().param_groups[0]["lr"],
