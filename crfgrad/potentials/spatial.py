@@ -61,7 +61,7 @@ class SpatialPotential(FreePotential):
         """The filters as they act, in a type: (L, L, 2s+1, 2s+1), with as many sides as there are dimensions."""
         filters = self.filters.to(dtype or self.filters.dtype)
         if self.symmetric:
-            filters = (filters + filters.transpose(0, 1).flip(*range(2, filters.dim()))) / 2
+            filters = (filters + filters.transpose(0, 1).flip(tuple(range(2, filters.dim())))) / 2
         return filters * self.others.to(filters.dtype) / self.unit
 
     def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:

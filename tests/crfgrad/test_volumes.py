@@ -25,6 +25,7 @@ from experiments.scene import make_scene
 from tests.crfgrad import test_potentials
 from tests.crfgrad.fields import LABELS, SIZES, randomise
 from tests.crfgrad.oracles import DenseOperator
+from tests.crfgrad.test_tracing import needs_compiler
 
 
 class Volume:
@@ -319,3 +320,12 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         CRF(2, [SpatialPotential(2)], dimensions=3)
     with pytest.raises(ValueError, match=r"dimensions must be 1, 2 or 3, got 4"):
         CRF(2, dimensions=4)
+
+
+@needs_compiler
+def test_compiled() -> None:
+    torch._dynamo.reset()
+    crf = random_crf(3, spacing=(2.0, 1.0, 1.0)).float().eval()
+    given = [one.float() for one in random_input(3)]
+    with torch.no_grad():
+        assert torch.allclose(torch.compile(crf, fullgraph=True)(*given), crf(*given), atol=1e-5)
