@@ -1,0 +1,87 @@
+"""Each Triton kernel against the reference, by Triton's interpreter: pytest tests/crfgrad/gpu/interpreted.py."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crfgrad import use_backend
+from crfgrad.ops.registry import ON_GPU
+
+OPS = torch.ops.crfgrad
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+DTYPES = list(TOLERANCE)
+LABELS = [1, 2, 3, 8, 21, 40]
+on_triton = torch.library.Library("crfgrad", "IMPL")
+for name, function in ON_GPU.items():
+    on_triton.impl(name, function, "CPU", allow_override=True)
+
+
+@pytest.fixture(autouse=True)
+def backend() -> None:
+    """In place of the fixture that picks one backend: these tests use both."""
+
+
+def tuple_of(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def reference(operation: Callable[..., Any], *arguments: Any) -> Any:
+    with use_backend("torch"):
+        return operation(*arguments)
+
+
+def assert_close(got: Tensor, expected: Tensor, tolerance: float = 1) -> None:
+    """Relative to the size of all numbers."""
+    assert got.shape == expected.shape
+    assert got.dtype == expected.dtype
+    assert got.is_contiguous()
+    assert torch.equal(got.isnan(), expected.isnan())
+    limit = tolerance * TOLERANCE.get(got.dtype, 0) * expected.nan_to_num().abs().max()
+    assert (got - expected).nan_to_num().abs().max() <= limit
+
+
+def assert_same(operation: Any, *arguments: Any, tolerance: float = 1) -> None:
+    """The reference's numbers."""
+    expected = tuple_of(reference(operation, *arguments))
+    for one, true in zip(tuple_of(operation(*arguments)), expected, strict=True):
+        assert_close(one, true, tolerance)
+
+
+def randn(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("labels", [*LABELS, 150])
+def test_rows(dtype: torch.dtype, labels: int) -> None:
+    for scale in (1e-5, 1.0, 1e4) if labels == 21 else (1.0,):
+        x, g = scale * randn(2, 50, labels, dtype=dtype), randn(2, 50, labels, dtype=dtype)
+        x[0, 10:20, labels // 2] = -torch.inf
+        x[0, 30, 0] = x[0, 31, -1] = torch.nan
+        x[0, 32, 0] = torch.inf
+        x[0, 33] = -torch.inf
+        x[0, 34] = 1
+        excluded = torch.rand(x.shape) < 0.2
+        for factor in (1.0, -2.0):
+            given = x if factor > 0 else -x
+            for mask in (None, excluded):
+                assert_same(OPS.simplex_softmax, given, mask, factor)
+            p = reference(OPS.simplex_softmax, given, None, factor)
+            assert_same(OPS.simplex_softmax_gradient, g, p, factor)
+        assert_same(OPS.unary_costs, x, 1e-6)
+        assert_same(OPS.unary_costs_gradient, g, x, 1e-6)
+        for leak in (0.0, 0.1):
+            for mask in (None, excluded):
+                assert_same(OPS.simplex_project, x, None, 0.0, mask, leak)
+                assert_same(OPS.simplex_project, x, scale * g, 0.3, mask, leak)
+            projected = reference(OPS.simplex_project, x, None, 0.0, None, leak)
+            for transposed in (True, False):
+                assert_same(OPS.simplex_project_jacobian, g, projected, leak, transposed)
+            assert_same(OPS.simplex_project_step_gradients, g, projected, leak, 0.3)
