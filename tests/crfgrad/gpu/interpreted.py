@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from crfgrad import use_backend
+from crfgrad.lattice import Lattice
 from crfgrad.ops.registry import ON_GPU
 
 OPS = torch.ops.crfgrad
@@ -85,3 +86,49 @@ def test_rows(dtype: torch.dtype, labels: int) -> None:
             for transposed in (True, False):
                 assert_same(OPS.simplex_project_jacobian, g, projected, leak, transposed)
             assert_same(OPS.simplex_project_step_gradients, g, projected, leak, 0.3)
+
+
+def lattice_of(dimension: int, dtype: torch.dtype = torch.float64, count: int = 40) -> Lattice:
+    """Of two images; a quarter of the pixels lie on the faces of simplices."""
+    points = 3 * torch.rand(2 * count, dimension, dtype=dtype)
+    points[: count // 4] = 0
+    return Lattice(*reference(OPS.lattice_build, points, count, 1))
+
+
+def on_vertices(lattice: Lattice, labels: int, dtype: torch.dtype) -> Tensor:
+    """Values of vertices, the last of which stands for those that do not exist."""
+    return torch.nn.functional.pad(randn(len(lattice.keys), labels, dtype=dtype), (0, 0, 0, 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("labels", [*LABELS, 150])
+def test_interpolation(dtype: torch.dtype, labels: int) -> None:
+    for dimension in (2, 5) if labels == 3 else (5,):
+        lattice = lattice_of(dimension, dtype)
+        vertices = on_vertices(lattice, labels, dtype)
+        pixels = randn(len(lattice.corners), labels, dtype=dtype)
+        rest = lattice.corners, lattice.entries, lattice.sources, lattice.starts
+        assert_same(OPS.lattice_slice, vertices, lattice.barycentric, *rest)
+        assert_same(OPS.lattice_splat, pixels, lattice.barycentric, *rest)
+        assert_same(OPS.lattice_corner_products, pixels, vertices, *rest)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("labels", [*LABELS, 64, 100])
+def test_filters_on_vertices(dtype: torch.dtype, labels: int) -> None:
+    lattice = lattice_of(5 if labels == 21 else 3)
+    neighbours = reference(OPS.lattice_neighbours, lattice.keys, lattice.strides, 1)
+    x, g = on_vertices(lattice, labels, dtype), on_vertices(lattice, labels, dtype)
+    numbers = randn(len(neighbours), dtype=dtype)
+    assert_same(OPS.lattice_filter_numbers, x, numbers, neighbours)
+    assert_same(OPS.lattice_filter_numbers_transpose, x, numbers, neighbours)
+    assert_same(OPS.lattice_filter_numbers_gradient, g, x, neighbours)
+    for transposed in (False, True):
+        axes = reference(OPS.lattice_axes, lattice.keys, lattice.strides)
+        assert_same(OPS.lattice_blur, x, *axes, transposed)
+    for received in {labels, 5} if labels < 40 else {labels}:
+        matrices, g = randn(len(neighbours), received, labels, dtype=dtype), on_vertices(lattice, received, dtype)
+        assert_same(OPS.lattice_filter, x, matrices, neighbours)
+        assert_same(OPS.lattice_filter, x, matrices.transpose(1, 2).contiguous().mT, neighbours)
+        assert_same(OPS.lattice_filter_transpose, g, matrices, neighbours)
+        assert_same(OPS.lattice_filter_matrices, g, x, neighbours)
