@@ -61,10 +61,13 @@ class Lattice(NamedTuple):
         return found
 
 
-def build_lattice(features: Tensor, radius: int = 1) -> Lattice:
-    """The lattice around features (B, *S, d), with room for filters of a radius; gradients reach the weights."""
+def build_lattice(features: Tensor, radius: int = 1, padded: bool = False) -> Lattice:
+    """The lattice around features (B, *S, d), with room for filters of a radius; gradients reach the weights.
+
+    If ``padded``, there are vertices at no pixel too, so that images of one size give one of 8 numbers of vertices.
+    """
     points = features.flatten(0, -2)  # (N, d)
-    built = Lattice(*lattice_build(points.detach(), math.prod(features.shape[1:-1]), radius))
+    built = Lattice(*lattice_build(points.detach(), math.prod(features.shape[1:-1]), radius, padded))
     if features.requires_grad:
         return built._replace(barycentric=barycentric_weights(points, built.barycentric, built.order))
     return built

@@ -9,7 +9,7 @@ from torch import Tensor
 from crfgrad.gpu.launch import FLOATS, cdiv, contiguous, launch, power
 
 COLUMNS = 128  # labels that are worked on together
-TILE = 2048
+TILE = 1024
 
 
 def blocks(labels: int, tile: int = TILE) -> tuple[int, int, int]:

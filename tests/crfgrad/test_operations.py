@@ -56,7 +56,9 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
     excluded[..., 0] = False
     projected = OPERATIONS.simplex_project(field, None, 0.0, None, 0.1)
     return {
-        "lattice_build": [(some(20, dimension), 10, radius) for dimension, radius in ((1, 1), (2, 2), (5, 1))],
+        "lattice_build": [
+            (some(20, dimension), 10, radius, radius > 1) for dimension, radius in ((1, 1), (2, 2), (5, 1))
+        ],
         "lattice_neighbours": [(found.keys, found.strides, 1)],
         "lattice_axes": [(found.keys, found.strides)],
         "lattice_embed": [(some(20, dimension),) for dimension in (1, 5)],

@@ -132,3 +132,40 @@ def test_filters_on_vertices(dtype: torch.dtype, labels: int) -> None:
         assert_same(OPS.lattice_filter, x, matrices.transpose(1, 2).contiguous().mT, neighbours)
         assert_same(OPS.lattice_filter_transpose, g, matrices, neighbours)
         assert_same(OPS.lattice_filter_matrices, g, x, neighbours)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("dimension", "size"), [(1, 1), (1, 300), (2, 300), (3, 200), (5, 150), (6, 30)])
+def test_lattice(dtype: torch.dtype, dimension: int, size: int, padded: bool) -> None:
+    points = randn(2 * size, dimension, dtype=dtype)
+    points[0] = 0
+    points[size // 2 : size] = 0.5
+    built = [Lattice(*make(OPS.lattice_build, points, size, 2, padded)) for make in (reference, called)]
+    for name in Lattice._fields:
+        got, expected = getattr(built[1], name), getattr(built[0], name)
+        assert got.dtype == expected.dtype
+        assert torch.equal(got, expected) or (name == "barycentric" and torch.allclose(got, expected, atol=1e-7))
+    keys = built[0].keys, built[0].strides
+    assert_same(OPS.lattice_neighbours, *keys, 1)
+    assert_same(OPS.lattice_axes, *keys)
+
+
+def called(operation: Callable[..., Any], *arguments: Any) -> Any:
+    return operation(*arguments)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_points_that_are_not_finite_are_refused(value: float) -> None:
+    points = torch.randn(30, 5)
+    points[17, 3] = value
+    with pytest.raises(ValueError, match="features hold NaN or infinity"):
+        OPS.lattice_build(points, 30, 1, False)
+
+
+@pytest.mark.parametrize("scale", [1e5, 1e12, 1e35])
+def test_points_that_lie_too_far_from_each_other_are_refused(scale: float) -> None:
+    points = scale * torch.randn(30, 5)
+    for make in (reference, called):
+        with pytest.raises(ValueError, match="more than 62-bit keys can tell apart"):
+            make(OPS.lattice_build, points, 30, 1, False)
