@@ -24,6 +24,11 @@ def tile(labels: int) -> int:
     return min(LABELS, power(labels, least=16))
 
 
+def inner_tile(labels: int) -> int:
+    """The same, of what is summed over."""
+    return min(LABELS // 2, power(labels, least=16))
+
+
 def filter_matrices(values: Tensor, matrices: Tensor, neighbours: Tensor) -> Any:
     """See ``crfgrad.ops.taps.lattice_filter``."""
     return _filter(values, matrices, neighbours, False)
@@ -40,10 +45,11 @@ def _filter(values: Tensor, matrices: Tensor, neighbours: Tensor, opposite: bool
     values, neighbours = flat(values), flat(neighbours)
     (taps, outputs, inputs), count = matrices.shape, len(values)
     out = values.new_empty(count, outputs)
-    sizes = {"ROWS": VERTICES, "INPUTS": tile(inputs), "OUTPUTS": tile(outputs)}
+    sizes = {"ROWS": VERTICES, "INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs)}
     grid = cdiv(count, VERTICES), cdiv(outputs, sizes["OUTPUTS"])
     given = values, matrices, neighbours, out, count, inputs, outputs, *matrices.stride()
-    launch(_filter_matrices, grid, *given, TAPS=taps, OPPOSITE=opposite, PRECISION=precision(), **sizes)
+    options = {"TAPS": taps, "OPPOSITE": opposite, "PRECISION": precision(), "warps": 8 if outputs > 32 else 4}
+    launch(_filter_matrices, grid, *given, **options, **sizes)
     return out
 
 
@@ -52,22 +58,23 @@ def filter_matrices_gradient(grad: Tensor, values: Tensor, neighbours: Tensor) -
     """See ``crfgrad.ops.taps.lattice_filter_matrices``."""
     if values.dtype != torch.float32:
         return NotImplemented
-    out = values.new_empty(len(neighbours), grad.shape[1], values.shape[1])
-    add_up(filter_matrices_parts(grad, values, neighbours), out)
+    parts = split(len(values), VERTICES)[1]
+    found = values.new_empty(parts, len(neighbours), grad.shape[1], values.shape[1])
+    filter_matrices_parts(grad, values, neighbours, found)
+    out = torch.empty_like(found[0])
+    add_up(found, out)
     return out
 
 
-def filter_matrices_parts(grad: Tensor, values: Tensor, neighbours: Tensor) -> Tensor:
-    """Its sums over parts of the vertices: (parts, taps, C_out, C_in)."""
-    (taps, count), outputs, inputs = neighbours.shape, grad.shape[1], values.shape[1]
-    each, parts = split(count, VERTICES)
-    found = values.new_empty(parts, taps, outputs, inputs)
-    sizes = {"ROWS": VERTICES, "INPUTS": tile(inputs), "OUTPUTS": tile(outputs)}
+def filter_matrices_parts(grad: Tensor, values: Tensor, neighbours: Tensor, found: Tensor) -> None:
+    """Its sums over parts of the vertices, in their places: (parts, taps or more, C_out, C_in)."""
+    (parts, matrices, outputs, inputs), (taps, count) = found.shape, neighbours.shape
+    each = cdiv(cdiv(count, VERTICES), parts)
+    sizes = {"ROWS": VERTICES, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs)}
     tiles = cdiv(inputs, sizes["INPUTS"])
     grid = taps, parts, tiles * cdiv(outputs, sizes["OUTPUTS"])
-    given = grad, values, neighbours, found, count, each, taps, inputs, outputs, tiles
+    given = grad, values, neighbours, found, count, each, matrices, inputs, outputs, tiles
     launch(_matrices, grid, *given, PRECISION=precision(), **sizes)
-    return found
 
 
 def split(count: int, block: int) -> tuple[int, int]:
@@ -77,11 +84,11 @@ def split(count: int, block: int) -> tuple[int, int]:
     return each, cdiv(whole, each)
 
 
-def add_up(parts: Tensor, out: Tensor, symmetric: bool = False) -> None:
-    """The sum of parts (parts, ...) in the order in which they stand; its symmetric part if asked for."""
-    size, block = out.numel(), 256
-    labels = out.shape[-1]
-    launch(_sum, (cdiv(size, block),), parts, out, len(parts), size, labels, SYMMETRIC=symmetric, BLOCK=block)
+def add_up(parts: Tensor, out: Tensor, symmetric: bool = False, first: int = 0) -> None:
+    """The sum of parts (parts, ...) in the order in which they stand; if symmetric, from a first matrix on that part."""
+    size, labels, block = out.numel(), out.shape[-1], 256
+    given = parts, out, len(parts), size, labels, first * labels**2
+    launch(_sum, (cdiv(size, block),), *given, SYMMETRIC=symmetric, BLOCK=block)
 
 
 @contiguous
@@ -202,11 +209,12 @@ def _matrices(
 
 
 @triton.jit
-def _sum(parts, out, count, size, labels, SYMMETRIC: tl.constexpr, BLOCK: tl.constexpr):
+def _sum(parts, out, count, size, labels, first, SYMMETRIC: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = place < size
     total = tl.zeros((BLOCK,), parts.dtype.element_ty)
     across = place % labels * labels + place // labels % labels + place // (labels * labels) * (labels * labels)
+    across = tl.where(place < first, place, across)
     for _ in range(count):
         value = tl.load(parts + place, mask=there, other=0)
         if SYMMETRIC:
@@ -261,7 +269,9 @@ def _blur(values, pair, out, count, labels, ROWS: tl.constexpr, COLUMNS: tl.cons
     there = row < count
     after = tl.load(pair + row, mask=there, other=-1)
     before = tl.load(pair + count + row, mask=there, other=-1)
-    both = gathered(values, after, there, column, count, labels) + gathered(values, before, there, column, count, labels)
+    both = gathered(values, after, there, column, count, labels) + gathered(
+        values, before, there, column, count, labels
+    )
     own = gathered(values, row, there, column, count, labels)
     mask = there[:, None] & (column[None, :] < labels)
     tl.store(out + row[:, None] * labels + column[None, :], 0.5 * own + 0.25 * both, mask=mask)

@@ -108,7 +108,9 @@ def _embed(
     there = row < count
     known = axis < dimension
     position = tl.zeros((ROWS, AXES), tl.float64)
-    for k in range(dimension):  # one term after the other, and without fused ones, so that all implementations round alike
+    for k in range(
+        dimension
+    ):  # one term after the other, and without fused ones, so that all implementations round alike
         column = tl.load(matrix + axis * dimension + k, mask=known, other=0)
         position += tl.load(points + row * dimension + k, mask=there, other=0).to(tl.float64)[:, None] * column[None, :]
     cell = tl.floor(position)
@@ -128,14 +130,22 @@ def _embed(
     rank = tl.sum(before.to(tl.int32), 2)  # (ROWS, AXES)
     # of fractions that are NaN, all have rank 0: entries of the order stay among the axes all the same
     whole = tl.where(inside, rank, axis[None, :])
-    tl.store(order + row[:, None] * dimension + whole, axis[None, :].to(tl.int8) + tl.zeros_like(whole).to(tl.int8), mask=mask)
+    tl.store(
+        order + row[:, None] * dimension + whole,
+        axis[None, :].to(tl.int8) + tl.zeros_like(whole).to(tl.int8),
+        mask=mask,
+    )
     at = rank[:, None, :] == corner[None, :, None]  # (ROWS, CORNERS, AXES)
     after = tl.sum(tl.where(at & known[None, None, :], fraction[:, None, :], 0), 2)
     at = rank[:, None, :] + 1 == corner[None, :, None]
     ahead = tl.sum(tl.where(at & known[None, None, :], fraction[:, None, :], 0), 2)
     weight = tl.where(corner[None, :] == 0, 1, ahead) - after
     places = row[:, None] * (dimension + 1) + corner[None, :]
-    tl.store(barycentric + places, weight.to(barycentric.dtype.element_ty), mask=there[:, None] & (corner[None, :] <= dimension))
+    tl.store(
+        barycentric + places,
+        weight.to(barycentric.dtype.element_ty),
+        mask=there[:, None] & (corner[None, :] <= dimension),
+    )
 
 
 @triton.jit
@@ -185,14 +195,20 @@ def _keys(
     known = axis < dimension
     mask = there[:, None] & known[None, :]
     places = row[:, None] * dimension + axis[None, :]
-    cell = tl.load(cells + places, mask=mask, other=0).to(tl.int64) - tl.load(lowest + axis, mask=known, other=0)[None, :]
+    cell = (
+        tl.load(cells + places, mask=mask, other=0).to(tl.int64) - tl.load(lowest + axis, mask=known, other=0)[None, :]
+    )
     first = tl.sum(cell * tl.load(strides + axis, mask=known, other=0)[None, :], 1)
     first += row // size * tl.load(strides + dimension)
     step = tl.load(strides + tl.load(order + places, mask=mask, other=0).to(tl.int32), mask=mask, other=0)
     passed = axis[None, None, :] < corner[None, :, None]
     key = first[:, None] + tl.sum(tl.where(passed, step[:, None, :], 0), 2)
     key = tl.where(tl.load(info + 1) != 0, key, 0)
-    tl.store(keys + row[:, None] * (dimension + 1) + corner[None, :], key, mask=there[:, None] & (corner[None, :] <= dimension))
+    tl.store(
+        keys + row[:, None] * (dimension + 1) + corner[None, :],
+        key,
+        mask=there[:, None] & (corner[None, :] <= dimension),
+    )
 
 
 @triton.jit

@@ -109,7 +109,12 @@ def _neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
     return keys.new_empty(taps_of(strides.shape[0] - 1, radius), keys.shape[0] + 1, dtype=torch.int32)
 
 
-@operation("(Tensor keys, Tensor strides, int radius) -> Tensor", fake=_neighbours, kernel="vertices.neighbours", gpu="vertices.neighbours")
+@operation(
+    "(Tensor keys, Tensor strides, int radius) -> Tensor",
+    fake=_neighbours,
+    kernel="vertices.neighbours",
+    gpu="vertices.neighbours",
+)
 def lattice_neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
     """The vertex at each tap from each vertex, V where there is none, and from V: (taps, V + 1) int32."""
     return _find(keys, strides, table(tap_offsets, len(strides) - 1, radius, device=keys.device, dtype=keys.dtype))
@@ -124,7 +129,9 @@ def _axes(keys: Tensor, strides: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-@operation("(Tensor keys, Tensor strides) -> (Tensor, Tensor, Tensor)", fake=_axes, kernel="vertices.axes", gpu="vertices.axes")
+@operation(
+    "(Tensor keys, Tensor strides) -> (Tensor, Tensor, Tensor)", fake=_axes, kernel="vertices.axes", gpu="vertices.axes"
+)
 def lattice_axes(keys: Tensor, strides: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The vertices along the d + 1 axes of the separable blur.
 

@@ -88,9 +88,7 @@ def simplex_project_jacobian(grad: Tensor, projected: Tensor, leak: float, trans
     fake=lambda grad, *_: (_like(grad), _like(grad)),
     gpu="rows.project_step_gradients",
 )
-def simplex_project_step_gradients(
-    grad: Tensor, projected: Tensor, leak: float, step: float
-) -> tuple[Tensor, Tensor]:
+def simplex_project_step_gradients(grad: Tensor, projected: Tensor, leak: float, step: float) -> tuple[Tensor, Tensor]:
     """J^T g and -step * J^T g: what the projection of x - step * gradient gives to x and to the gradient."""
     by_x = simplex_project_jacobian(grad, projected, leak, True)
     return by_x, -step * by_x

@@ -177,15 +177,15 @@ def test_groups_of_the_own_part(dimension: int) -> None:
     for threads in (1, 2):
         groups = compiled(OPS.own_part_groups, order, threads=threads)
         assert [one.dtype for one in groups] == [one.dtype for one in expected]
-        assert torch.equal(own_part._places(*groups), own_part._places(*expected))
+        assert torch.equal(own_part.places_of(*groups), own_part.places_of(*expected))
         assert torch.equal(groups[0].sort().values, expected[0])
         assert len(groups[2]) < len(order) / 10
 
 
 def test_orders_of_many_axes() -> None:
     order = torch.rand(100, 15).argsort(1).to(torch.int8)
-    expected = own_part._places(*reference(OPS.own_part_groups, order))
-    assert torch.equal(own_part._places(*compiled(OPS.own_part_groups, order)), expected)
+    expected = own_part.places_of(*reference(OPS.own_part_groups, order))
+    assert torch.equal(own_part.places_of(*compiled(OPS.own_part_groups, order)), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -88,11 +88,11 @@ def test_rows(dtype: torch.dtype, labels: int) -> None:
             assert_same(OPS.simplex_project_step_gradients, g, projected, leak, 0.3)
 
 
-def lattice_of(dimension: int, dtype: torch.dtype = torch.float64, count: int = 40) -> Lattice:
+def lattice_of(dimension: int, dtype: torch.dtype = torch.float64, count: int = 15) -> Lattice:
     """Of two images; a quarter of the pixels lie on the faces of simplices."""
     points = 3 * torch.rand(2 * count, dimension, dtype=dtype)
     points[: count // 4] = 0
-    return Lattice(*reference(OPS.lattice_build, points, count, 1))
+    return Lattice(*reference(OPS.lattice_build, points, count, 1, False))
 
 
 def on_vertices(lattice: Lattice, labels: int, dtype: torch.dtype) -> Tensor:
@@ -136,7 +136,7 @@ def test_filters_on_vertices(dtype: torch.dtype, labels: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize(("dimension", "size"), [(1, 1), (1, 300), (2, 300), (3, 200), (5, 150), (6, 30)])
+@pytest.mark.parametrize(("dimension", "size"), [(1, 1), (1, 300), (2, 300), (3, 100), (5, 40), (6, 8)])
 def test_lattice(dtype: torch.dtype, dimension: int, size: int, padded: bool) -> None:
     points = randn(2 * size, dimension, dtype=dtype)
     points[0] = 0
@@ -169,3 +169,34 @@ def test_points_that_lie_too_far_from_each_other_are_refused(scale: float) -> No
     for make in (reference, called):
         with pytest.raises(ValueError, match="more than 62-bit keys can tell apart"):
             make(OPS.lattice_build, points, 30, 1, False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dimension", [1, 2, 5, 6])
+def test_pairs_of_corners(dtype: torch.dtype, dimension: int) -> None:
+    lattice = lattice_of(dimension, dtype, count=50)
+    left, right = lattice.barycentric, randn(*lattice.barycentric.shape, dtype=dtype)
+    assert_same(OPS.corner_pair_products, left, right, lattice.order)
+    grad = randn(len(left), 1 + dimension * (dimension + 1) // 2, dtype=dtype)
+    assert_same(OPS.corner_pair_left, grad, right, lattice.order)
+    assert_same(OPS.corner_pair_right, grad, left, lattice.order)
+    assert_same(OPS.own_part_groups, lattice.order)
+
+
+@pytest.mark.parametrize("labels", [1, 2, 3, 8, 21, 40])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_own_part(labels: int, symmetric: bool) -> None:
+    dtype = torch.float32
+    for dimension in {1, 2} if labels == 3 else {5} if labels == 21 else {3}:
+        lattice = lattice_of(dimension, dtype, count=40)
+        pixels, sets = len(lattice.corners), 2**dimension
+        c = reference(OPS.corner_pair_products, lattice.barycentric, lattice.barycentric, lattice.order)
+        received = labels if symmetric else labels + 2
+        x, g = randn(pixels, labels, dtype=dtype), randn(pixels, received, dtype=dtype)
+        w = randn(sets, received, labels, dtype=dtype)
+        w = w + w.mT if symmetric else w
+        rest = (*reference(OPS.own_part_groups, lattice.order), sets, symmetric)
+        assert_same(OPS.own_part_filter, x, c, w, *rest)
+        assert_same(OPS.own_part_transpose, g, c, w, *rest)
+        assert_same(OPS.own_part_coefficients, g, x, w, *rest)
+        assert_same(OPS.own_part_matrices, g, x, c, *rest)
