@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from crfgrad.lattice import Lattice, OwnPart
 from crfgrad.ops import taps
+from crfgrad.ops.message import message
 from crfgrad.ops.spatial import SpatialKernel
 
 
@@ -28,6 +30,10 @@ class Operator(ABC):
     @abstractmethod
     def matmul(self, q: Tensor) -> Tensor:
         """K q: (B, *, L) -> (B, *, L)."""
+
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """The sum of some fields, and K q: an operator that can add as it goes says how."""
+        return reduce(torch.add, added, self.matmul(q))
 
     def transpose(self) -> "Operator":
         """K^T."""
@@ -50,10 +56,14 @@ class Sum(Operator):
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        total = self.operators[0].matmul(q) if self.operators else torch.zeros_like(q)
-        for operator in self.operators[1:]:
-            total = total + operator.matmul(q)
-        return total
+        return self.add_to([], q)
+
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """See ``Operator.add_to``."""
+        if not self.operators:
+            return reduce(torch.add, added, torch.zeros_like(q))
+        *others, last = self.operators
+        return last.add_to([*added, *(operator.matmul(q) for operator in others)], q)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
@@ -164,36 +174,43 @@ class LatticeFilter(Operator):
     Args:
         lattice: Around the pixels.
         neighbours: Of its vertices.
-        filters: A matrix at each tap, (taps, L, L).
+        matrices: One at each tap, (taps, L, L); with an own part, after them minus those by which a pixel reaches itself,
+            (taps + 2^d, L, L).
         symmetric: Whether the matrix at the opposite tap is the transpose, for each tap.
-        own: The own part of the lattice, and minus the matrices by which a pixel reaches itself, (2^d, L, L).
+        own: The own part of the lattice.
     """
 
     def __init__(
         self,
         lattice: Lattice,
         neighbours: Tensor,
-        filters: Tensor,
+        matrices: Tensor,
         symmetric: bool,
-        own: tuple[OwnPart, Tensor] | None = None,
+        own: OwnPart | None = None,
     ) -> None:
         super().__init__(symmetric, excludes_self=own is not None)
-        self.lattice, self.neighbours, self.filters, self.own = lattice, neighbours, filters, own
+        self.lattice, self.neighbours, self.matrices, self.own = lattice, neighbours, matrices, own
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        pixels = q.flatten(0, -2)  # (N, L)
-        received = self.lattice.slice(taps.filter_matrices(self.lattice.splat(pixels), self.filters, self.neighbours))
+        return self.add_to([], q)
+
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """See ``Operator.add_to``."""
+        groups, coefficients = None, None
         if self.own is not None:
-            own_part, minus_own = self.own
-            received = received + own_part.apply(pixels, minus_own, self.symmetric)
-        return received.view_as(q)
+            groups = self.own.groups(len(self.matrices) - len(self.neighbours), self.symmetric)
+            coefficients = self.own.coefficients
+        rows = [one.reshape(-1, one.shape[-1]) for one in (q, *added)]  # (N, L)
+        weights, between = self.lattice.barycentric, self.lattice.between
+        given = self.matrices, coefficients, rows[1:], self.neighbours, between, groups
+        return message(rows[0], weights, *given).view_as(q)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
-        filters = taps.opposite_taps(self.filters).mT
-        own = None if self.own is None else (self.own[0], self.own[1].mT)
-        return LatticeFilter(self.lattice, self.neighbours, filters, self.symmetric, own)
+        filters, own = self.matrices[: len(self.neighbours)], self.matrices[len(self.neighbours) :]
+        matrices = torch.cat([taps.opposite_taps(filters), own]).mT
+        return LatticeFilter(self.lattice, self.neighbours, matrices, self.symmetric, self.own)
 
 
 class LatticeGaussian(Operator):

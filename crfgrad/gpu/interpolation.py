@@ -18,15 +18,22 @@ def blocks(labels: int, tile: int = TILE) -> tuple[int, int, int]:
     return max(1, tile // columns), columns, cdiv(labels, columns)
 
 
-@contiguous
 def interpolate(vertices: Tensor, barycentric: Tensor, corners: Tensor, *_: Tensor) -> Any:
     """See ``crfgrad.ops.interpolation.lattice_slice``."""
+    return interpolate_onto(vertices, barycentric, corners, None, None)
+
+
+@contiguous
+def interpolate_onto(
+    vertices: Tensor, barycentric: Tensor, corners: Tensor, first: Tensor | None, second: Tensor | None
+) -> Any:
+    """The same, added to one or two fields."""
     if vertices.dtype not in FLOATS:
         return NotImplemented
     (count, around), labels = corners.shape, vertices.shape[1]
     out = vertices.new_empty(count, labels)
     rows, columns, parts = blocks(labels)
-    given = vertices, barycentric, corners, out, count, vertices.shape[0], labels
+    given = vertices, barycentric, corners, first, second, out, count, vertices.shape[0], labels
     launch(_slice, (cdiv(count, rows), parts), *given, CORNERS=around, ROWS=rows, COLUMNS=columns)
     return out
 
@@ -80,7 +87,7 @@ def sliced(vertices, barycentric, corners, row, there, column, size, labels, COR
 
 @triton.jit
 def _slice(
-    vertices, barycentric, corners, out, count, size, labels,
+    vertices, barycentric, corners, first, second, out, count, size, labels,
     CORNERS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -88,7 +95,12 @@ def _slice(
     there = row < count
     total = sliced(vertices, barycentric, corners, row, there, column, size, labels, CORNERS)
     mask = there[:, None] & (column[None, :] < labels)
-    tl.store(out + row[:, None] * labels + column[None, :], total, mask=mask)
+    place = row[:, None] * labels + column[None, :]
+    if first is not None:
+        total += tl.load(first + place, mask=mask, other=0)
+    if second is not None:
+        total += tl.load(second + place, mask=mask, other=0)
+    tl.store(out + place, total, mask=mask)
 
 
 @triton.jit

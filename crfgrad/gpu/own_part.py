@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crfgrad.gpu.interpolation import gathered, sliced
+from crfgrad.gpu.interpolation import gathered, interpolate_onto, sliced
 from crfgrad.gpu.launch import FLOATS, cdiv, contiguous, flat, launch, power, precision
 from crfgrad.gpu.taps import PARTS, add_up, filter_matrices_parts, inner_tile, split, tile
 from crfgrad.ops.own_part import corner_pairs, places_of
@@ -77,6 +77,15 @@ def own_part_transpose(grad: Tensor, coefficients: Tensor, matrices: Tensor, *gr
     return own_part(grad, coefficients, matrices.mT, *groups)
 
 
+def receive(vertices: Tensor, barycentric: Tensor, corners: Tensor, *rest: Any) -> Any:
+    """See ``crfgrad.ops.message.lattice_receive``."""
+    *_, values, coefficients, matrices, pixels, starts, sets, _, _, first, second = rest
+    if values is None:
+        return interpolate_onto(vertices, barycentric, corners, first, second)
+    sets = places_of(pixels, starts, sets)
+    return received(vertices, barycentric, corners, values, coefficients, matrices, sets, first, second)
+
+
 def received(
     vertices: Tensor | None,
     barycentric: Tensor | None,
@@ -97,8 +106,9 @@ def received(
     first, second = flat(first), flat(second)
     count, (number, outputs, inputs) = len(values), matrices.shape
     out = values.new_empty(count, outputs)
-    sizes = {"ROWS": PIXELS, "INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
-    grid = cdiv(count, PIXELS), cdiv(outputs, sizes["OUTPUTS"])
+    sizes = {"INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
+    sizes["ROWS"] = PIXELS if outputs <= 32 else PIXELS // 2
+    grid = cdiv(count, sizes["ROWS"]), cdiv(outputs, sizes["OUTPUTS"])
     given = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
     given = *given, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]
     options = {"CORNERS": dimension + 1, "PRECISION": precision(), "warps": 8}
@@ -119,9 +129,10 @@ def own_part_coefficients(grad: Tensor, values: Tensor, matrices: Tensor, *group
         return NotImplemented
     count, (number, outputs, inputs) = len(values), matrices.shape
     out = values.new_empty(sets.shape)
-    sizes = {"ROWS": PIXELS, "INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
+    pairs = power(sets.shape[1])
+    sizes = {"ROWS": PIXELS // 2, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs), "PAIRS": pairs}
     given = grad, values, matrices, sets, out, count, number, inputs, outputs, sets.shape[1]
-    launch(_coefficients, (cdiv(count, PIXELS),), *given, PRECISION=precision(), warps=8, **sizes)
+    launch(_coefficients, (cdiv(count, sizes["ROWS"]),), *given, PRECISION=precision(), warps=8, **sizes)
     return out
 
 

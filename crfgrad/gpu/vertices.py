@@ -32,7 +32,7 @@ def build(points: Tensor, size: int, radius: int, padded: bool) -> Any:
     new = points.new_empty
     order, barycentric = new(count, dimension, dtype=torch.int8), new(count, dimension + 1)
     axes = {"AXES": power(dimension, least=2), "CORNERS": power(dimension + 1)}
-    rows = max(1, min(128, 8192 // (axes["AXES"] * axes["CORNERS"])))
+    rows = max(1, min(128, 2048 // (axes["AXES"] * axes["CORNERS"])))
     grid = (cdiv(count, rows),)
     cells, ends = new(count, dimension, dtype=torch.int32), new(*grid, 2, dimension, dtype=torch.float64)
     matrix = table(embedding_matrix, dimension, device=points.device, dtype=torch.float64)

@@ -138,7 +138,9 @@ def _blur_transposed(values: Tensor, axes: Tensor, paths: Tensor, linked: Tensor
     return blurred
 
 
-filter_matrices, _, _ = derivatives(lattice_filter, lattice_filter_transpose, lattice_filter_matrices)
+filter_matrices, filter_transpose, filter_gradient = derivatives(
+    lattice_filter, lattice_filter_transpose, lattice_filter_matrices
+)
 filter_numbers, _, _ = derivatives(
     lattice_filter_numbers, lattice_filter_numbers_transpose, lattice_filter_numbers_gradient
 )
