@@ -174,8 +174,8 @@ class LatticeFilter(Operator):
     Args:
         lattice: Around the pixels.
         neighbours: Of its vertices.
-        matrices: One at each tap, (taps, L, L); with an own part, after them minus those by which a pixel reaches itself,
-            (taps + 2^d, L, L).
+        matrices: One at each tap, (taps, L, L); with an own part, after them minus those by which a pixel reaches
+            itself, (taps + 2^d, L, L).
         symmetric: Whether the matrix at the opposite tap is the transpose, for each tap.
         own: The own part of the lattice.
     """

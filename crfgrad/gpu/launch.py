@@ -32,16 +32,16 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-def flat(tensor: Tensor | None) -> Tensor | None:
-    """As kernels read it."""
-    return None if tensor is None else tensor.detach().contiguous()
+def flat(one: Any) -> Any:
+    """A tensor as kernels read it; other arguments as they are."""
+    return one.detach().contiguous() if isinstance(one, Tensor) else one
 
 
 def contiguous(function: Callable[..., Any]) -> Callable[..., Any]:
     """A launcher whose tensors are all made contiguous."""
 
     def call(*arguments: Any) -> Any:
-        return function(*(flat(one) if isinstance(one, Tensor) else one for one in arguments))
+        return function(*map(flat, arguments))
 
     call.__doc__ = function.__doc__
     return call

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crfgrad.gpu.interpolation import gathered, interpolate_onto, sliced
 from crfgrad.gpu.launch import FLOATS, cdiv, contiguous, flat, launch, power, precision
-from crfgrad.gpu.taps import PARTS, add_up, filter_matrices_parts, inner_tile, split, tile
+from crfgrad.gpu.taps import add_up, filter_matrices_parts, inner_tile, split, tile
 from crfgrad.ops.own_part import corner_pairs, places_of
 
 PIXELS = 64  # of a block
@@ -109,9 +109,9 @@ def received(
     sizes = {"INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
     sizes["ROWS"] = PIXELS if outputs <= 32 else PIXELS // 2
     grid = cdiv(count, sizes["ROWS"]), cdiv(outputs, sizes["OUTPUTS"])
-    given = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
-    given = *given, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]
-    options = {"CORNERS": dimension + 1, "PRECISION": precision(), "warps": 8}
+    tensors = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
+    given = *tensors, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]
+    options: dict[str, Any] = {"CORNERS": dimension + 1, "PRECISION": precision(), "warps": 8}
     launch(_received, grid, *given, *matrices.stride(), **options, **sizes)
     return out
 
@@ -139,8 +139,8 @@ def own_part_coefficients(grad: Tensor, values: Tensor, matrices: Tensor, *group
 @contiguous
 def own_part_matrices(grad: Tensor, values: Tensor, coefficients: Tensor, *groups: Any) -> Any:
     """See ``crfgrad.ops.own_part.own_part_matrices``."""
-    *groups, count, symmetric = groups
-    sets = places_of(*groups)
+    *of_pixels, count, symmetric = groups
+    sets = places_of(*of_pixels)
     if values.dtype != torch.float32 or sets.shape[1] > 64:
         return NotImplemented
     _, parts = split(len(values), PIXELS)
@@ -162,8 +162,8 @@ def message_matrices(
     *groups: Any,
 ) -> Any:
     """See ``crfgrad.ops.message.lattice_message_matrices``."""
-    *groups, count, symmetric = groups
-    sets = places_of(*groups)
+    *of_pixels, count, symmetric = groups
+    sets = places_of(*of_pixels)
     if values.dtype != torch.float32 or sets.shape[1] > 64:
         return NotImplemented
     taps = len(neighbours)

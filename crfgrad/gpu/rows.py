@@ -58,17 +58,17 @@ def softmax_rows_gradient(grad: Tensor, probability: Tensor, factor: float) -> A
 
 
 @contiguous
-def costs(logits: Tensor, eps: float) -> Any:
+def costs(logits: Tensor, eps: float, unit: float) -> Any:
     """See ``crfgrad.ops.rows.unary_costs``."""
     out = logits.new_empty(logits.shape)
-    return _rows(_costs, logits, logits, None, out, EPS=eps) and out
+    return _rows(_costs, logits, logits, None, out, EPS=eps, UNIT=unit) and out
 
 
 @contiguous
-def costs_gradient(grad: Tensor, logits: Tensor, eps: float) -> Any:
+def costs_gradient(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Any:
     """See ``crfgrad.ops.rows.unary_costs_gradient``."""
     out = logits.new_empty(logits.shape)
-    return _rows(_costs, logits, logits, grad, out, EPS=eps) and out
+    return _rows(_costs, logits, logits, grad, out, EPS=eps, UNIT=unit) and out
 
 
 @triton.jit
@@ -168,14 +168,14 @@ def _softmax_gradient(
 
 @triton.jit
 def _costs(
-    logits, grad, out, rows, labels, EPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    logits, grad, out, rows, labels, EPS: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """The costs, or with a gradient theirs."""
     places, there = _places(rows, labels, ROWS, COLUMNS)
     p = _softmax_of(tl.load(logits + places, mask=there, other=-float("inf")))
     if grad is None:
-        result = -tl.log(p + EPS)
+        result = -tl.log(p + EPS) / UNIT
     else:
-        by_p = tl.load(grad + places, mask=there, other=0) * p / (p + EPS)
+        by_p = tl.load(grad + places, mask=there, other=0) * p / (UNIT * (p + EPS))
         result = p * tl.sum(by_p, 1, keep_dims=True) - by_p
     tl.store(out + places, result, mask=there)

@@ -48,7 +48,12 @@ def _filter(values: Tensor, matrices: Tensor, neighbours: Tensor, opposite: bool
     sizes = {"ROWS": VERTICES, "INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs)}
     grid = cdiv(count, VERTICES), cdiv(outputs, sizes["OUTPUTS"])
     given = values, matrices, neighbours, out, count, inputs, outputs, *matrices.stride()
-    options = {"TAPS": taps, "OPPOSITE": opposite, "PRECISION": precision(), "warps": 8 if outputs > 32 else 4}
+    options: dict[str, Any] = {
+        "TAPS": taps,
+        "OPPOSITE": opposite,
+        "PRECISION": precision(),
+        "warps": 8 if outputs > 32 else 4,
+    }
     launch(_filter_matrices, grid, *given, **options, **sizes)
     return out
 
@@ -85,7 +90,7 @@ def split(count: int, block: int) -> tuple[int, int]:
 
 
 def add_up(parts: Tensor, out: Tensor, symmetric: bool = False, first: int = 0) -> None:
-    """The sum of parts (parts, ...) in the order in which they stand; if symmetric, from a first matrix on that part."""
+    """The sum of parts (parts, ...) in their order; if symmetric, the symmetric part from a first matrix on."""
     size, labels, block = out.numel(), out.shape[-1], 256
     given = parts, out, len(parts), size, labels, first * labels**2
     launch(_sum, (cdiv(size, block),), *given, SYMMETRIC=symmetric, BLOCK=block)

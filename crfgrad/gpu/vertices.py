@@ -39,8 +39,8 @@ def build(points: Tensor, size: int, radius: int, padded: bool) -> Any:
     launch(_embed, grid, points, matrix, cells, order, barycentric, ends, count, dimension, ROWS=rows, **axes)
     lowest, strides = new(dimension, dtype=torch.int64), new(dimension + 1, dtype=torch.int64)
     info = new(2, dtype=torch.int64)  # the number of vertices; whether keys can be made
-    given = ends, lowest, strides, info, *grid, dimension, count // size, radius
-    launch(_strides, (1,), *given, ROWS=256, AXES=axes["AXES"])
+    batch = count // size
+    launch(_strides, (1,), ends, lowest, strides, info, *grid, dimension, batch, radius, ROWS=256, AXES=axes["AXES"])
     corners = count * (dimension + 1)
     keys = new(corners, dtype=torch.int64)
     launch(_keys, grid, cells, order, lowest, strides, info, keys, count, dimension, size, ROWS=rows, **axes)
@@ -52,7 +52,7 @@ def build(points: Tensor, size: int, radius: int, padded: bool) -> Any:
     vertices = int(info[0].item())
     if vertices <= 0:
         low, high = ends[:, 0].amin(0), ends[:, 1].amax(0)
-        key_strides((high - low).tolist(), count // size, radius)  # says what is wrong
+        key_strides((high - low).tolist(), batch, radius)  # says what is wrong
     room = padded_count(vertices, corners) if padded else vertices
     distinct, starts = new(room, dtype=torch.int64), new(room + 2, dtype=torch.int32)
     numbers = new(count, dimension + 1, dtype=torch.int32)
@@ -101,7 +101,7 @@ def _embed(
     points, matrix, cells, order, barycentric, ends, count, dimension,
     ROWS: tl.constexpr, AXES: tl.constexpr, CORNERS: tl.constexpr,
 ):  # fmt: skip
-    """Cells, and the ranks of the fractions in them; the lowest and highest cell of each block, NaN if one is not finite."""
+    """Cells, and ranks of the fractions in them; the lowest and highest cell of each block, NaN if one is not finite."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     axis = tl.arange(0, AXES)
     corner = tl.arange(0, CORNERS)

@@ -138,7 +138,7 @@ class Groups(NamedTuple):
     pixels: Tensor
     starts: Tensor
     sets: Tensor
-    count: int
+    number: int
     symmetric: bool
 
 

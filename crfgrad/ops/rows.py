@@ -118,17 +118,17 @@ def simplex_softmax_gradient(grad: Tensor, probability: Tensor, factor: float) -
     return product if factor == 1 else factor * product
 
 
-@operation("(Tensor logits, float eps) -> Tensor", fake=_like, gpu="rows.costs")
-def unary_costs(logits: Tensor, eps: float) -> Tensor:
-    """Costs -log(softmax(logits) + eps)."""
-    return logits.softmax(-1).add_(eps).log_().neg_()
+@operation("(Tensor logits, float eps, float unit) -> Tensor", fake=_like, gpu="rows.costs")
+def unary_costs(logits: Tensor, eps: float, unit: float) -> Tensor:
+    """Costs -log(softmax(logits) + eps) / unit."""
+    return logits.softmax(-1).add_(eps).log_().mul_(-1 / unit)
 
 
-@operation("(Tensor grad, Tensor logits, float eps) -> Tensor", fake=_like, gpu="rows.costs_gradient")
-def unary_costs_gradient(grad: Tensor, logits: Tensor, eps: float) -> Tensor:
-    """Their transposed Jacobian times a gradient: p <r, g> - r g, with r = p / (p + eps)."""
+@operation("(Tensor grad, Tensor logits, float eps, float unit) -> Tensor", fake=_like, gpu="rows.costs_gradient")
+def unary_costs_gradient(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Tensor:
+    """Their transposed Jacobian times a gradient: p <r, g> - r g, with r = p / (p + eps) / unit."""
     p = logits.softmax(-1)
-    by_p = p / (p + eps) * grad
+    by_p = p / (unit * (p + eps)) * grad
     return p.mul_(by_p.sum(-1, keepdim=True)).sub_(by_p)
 
 
@@ -228,38 +228,39 @@ class _SoftmaxGradient(torch.autograd.Function):
 
 class _Costs(torch.autograd.Function):
     @staticmethod
-    def forward(logits: Tensor, eps: float) -> Tensor:
-        return unary_costs(logits, eps)
+    def forward(logits: Tensor, eps: float, unit: float) -> Tensor:
+        return unary_costs(logits, eps, unit)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        logits, ctx.eps = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+        logits, ctx.eps, ctx.unit = inputs
         ctx.save_for_backward(logits)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (logits,) = ctx.saved_tensors
-        return _CostsGradient.apply(grad, logits, ctx.eps), None
+        return _CostsGradient.apply(grad, logits, ctx.eps, ctx.unit), None, None
 
 
 class _CostsGradient(torch.autograd.Function):
     @staticmethod
-    def forward(grad: Tensor, logits: Tensor, eps: float) -> Tensor:
-        return unary_costs_gradient(grad, logits, eps)
+    def forward(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Tensor:
+        return unary_costs_gradient(grad, logits, eps, unit)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[:2])
-        ctx.eps = inputs[2]
+        ctx.eps, ctx.unit = inputs[2:]
 
     @staticmethod
-    def backward(ctx: Any, upper: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, upper: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad, logits = ctx.saved_tensors
+        upper = upper / ctx.unit
         p = softmax(logits)
-        part = p / (p + ctx.eps)  # r
+        part = p / (p + ctx.eps)
         mean = (p * upper).sum(-1, keepdim=True) - upper
         by_p = ctx.eps / (p + ctx.eps) ** 2 * grad * mean + upper * (part * grad).sum(-1, keepdim=True)
-        return part * mean, _SoftmaxGradient.apply(by_p, p, 1.0), None
+        return part * mean, _SoftmaxGradient.apply(by_p, p, 1.0), None, None
 
 
 def project(x: Tensor, excluded: Tensor | None = None, leak: float = 0.0) -> Tensor:
@@ -284,7 +285,7 @@ def softmax(x: Tensor, excluded: Tensor | None = None, factor: float = 1.0) -> T
     return probability
 
 
-def costs(logits: Tensor, eps: float) -> Tensor:
-    """Costs -log(softmax(logits) + eps) of rows (*, L), differentiable."""
-    found: Tensor = _Costs.apply(logits, eps)
+def costs(logits: Tensor, eps: float, unit: float) -> Tensor:
+    """Costs -log(softmax(logits) + eps) / unit of rows (*, L), differentiable."""
+    found: Tensor = _Costs.apply(logits, eps, unit)
     return found

@@ -43,16 +43,16 @@ class SpatialPotential(FreePotential):
         self.start(torch.zeros(num_classes, num_classes, size, size), unit=size**2 - 1)
         others = torch.ones(size, size)
         others[self.radius, self.radius] = 0
-        self.register_buffer("others", others, persistent=False)
+        self.register_buffer("share", others / (2 * self.unit if symmetric else self.unit), persistent=False)
 
-    others: Tensor
+    share: Tensor
 
     def kernel(self, dtype: torch.dtype | None = None) -> Tensor:
         """The filters as they act, in a type: (L, L, 2s+1, 2s+1)."""
         filters = self.filters.to(dtype or self.filters.dtype)
         if self.symmetric:
-            filters = (filters + filters.transpose(0, 1).flip(2, 3)) / 2
-        return filters * self.others.to(filters.dtype) / self.unit
+            filters = filters + filters.transpose(0, 1).flip(2, 3)
+        return filters * self.share.to(filters.dtype)
 
     def bind(self, image: Tensor, valid: Tensor | None = None) -> Operator:
         """See ``PairwisePotential.bind``."""

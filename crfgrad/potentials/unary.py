@@ -45,8 +45,7 @@ class UnaryPotential(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """(B, L, H, W) logits -> (B, L, H, W) costs psi."""
-        cost = costs(logits.movedim(1, -1), self.eps).movedim(-1, 1)
-        return self.largest_cost.to(logits.dtype) / self.unit * cost
+        return self.largest_cost.to(logits.dtype) * costs(logits.movedim(1, -1), self.eps, self.unit).movedim(-1, 1)
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""

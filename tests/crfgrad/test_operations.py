@@ -110,8 +110,8 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
         "simplex_project": [(field, None, 0.0, None, 0.1), (field, some(2, 6, 7, 3), 0.5, excluded, 0.0)],
         "simplex_project_jacobian": [(field, projected, 0.1, transposed) for transposed in (False, True)],
         "simplex_project_step_gradients": [(field, projected, 0.1, 0.5)],
-        "unary_costs": [(field, 1e-6)],
-        "unary_costs_gradient": [(field, some(2, 6, 7, 3), 1e-6)],
+        "unary_costs": [(field, 1e-6, 2.5)],
+        "unary_costs_gradient": [(field, some(2, 6, 7, 3), 1e-6, 2.5)],
         "simplex_softmax": [(field, None, 1.0), (field, excluded, -2.0)],
         "simplex_softmax_gradient": [(field, field.softmax(-1), 2.0)],
     }
@@ -190,7 +190,7 @@ def gradient_cases() -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...
             lambda filters: matrices(filters, subset_taps(2, 1), 4.5, True, True),
             (differentiable(7, 2, 2),),
         ),
-        "costs": (lambda x: rows.costs(x, 1e-2), (differentiable(5, 4),)),
+        "costs": (lambda x: rows.costs(x, 1e-2, 2.5), (differentiable(5, 4),)),
         "slice": (weighted(Lattice.slice), (differentiable(vertices + 1, 2), weights)),
         "splat": (weighted(Lattice.splat), (differentiable(6, 2), weights)),
         "filter": (
@@ -257,7 +257,7 @@ def training_step(crf: CRF, size: tuple[int, int] = (96, 128)) -> Callable[[], N
 
 NOT_WORK = """view as_strided t transpose permute expand unsqueeze squeeze select slice reshape _reshape_alias
     _unsafe_view unflatten flatten detach alias movedim unbind split narrow view_as unfold chunk numpy_T mT diagonal
-    resolve_conj resolve_neg as_strided_ unsqueeze_ squeeze_ to result_type promote_types lift_fresh detach_ can_cast
+    meshgrid resolve_conj resolve_neg as_strided_ unsqueeze_ squeeze_ to result_type promote_types lift_fresh detach_ can_cast
     empty empty_like empty_strided new_empty resize_ set_ new_empty_strided""".split()
 """Views, allocations, and calls that do nothing by themselves."""
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2", "aten::unique_consecutive", "aten::equal"}

@@ -4,7 +4,7 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,8 +76,8 @@ def test_rows(dtype: torch.dtype, labels: int) -> None:
                 assert_same(OPS.simplex_softmax, given, mask, factor)
             p = reference(OPS.simplex_softmax, given, None, factor)
             assert_same(OPS.simplex_softmax_gradient, g, p, factor)
-        assert_same(OPS.unary_costs, x, 1e-6)
-        assert_same(OPS.unary_costs_gradient, g, x, 1e-6)
+        assert_same(OPS.unary_costs, x, 1e-6, 2.5)
+        assert_same(OPS.unary_costs_gradient, g, x, 1e-6, 2.5)
         for leak in (0.0, 0.1):
             for mask in (None, excluded):
                 assert_same(OPS.simplex_project, x, None, 0.0, mask, leak)

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -43,7 +43,7 @@ class Start(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Registers of a thread, bytes of shared memory of a program, and bytes of a thread that do not fit in registers."""
+    """Registers of a thread, bytes of shared memory of a program, bytes of a thread that do not fit in registers."""
 
     registers: int
     shared: int
