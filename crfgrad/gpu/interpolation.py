@@ -39,13 +39,15 @@ def interpolate_onto(
 
 
 @contiguous
-def splat(pixels: Tensor, barycentric: Tensor, _: Tensor, entries: Tensor, sources: Tensor, starts: Tensor) -> Any:
+def splat(
+    pixels: Tensor, barycentric: Tensor, corners: Tensor, entries: Tensor, sources: Tensor, starts: Tensor
+) -> Any:
     """See ``crfgrad.ops.interpolation.lattice_splat``."""
     if pixels.dtype not in FLOATS:
         return NotImplemented
     vertices, labels = len(starts) - 1, pixels.shape[1]
     out = pixels.new_empty(vertices, labels)
-    _, columns, parts = blocks(labels)
+    columns, parts = blocks(labels)[1:]
     rows = min(max(1, TILE // columns), power(cdiv(len(entries), vertices), least=4))
     given = pixels, barycentric, entries, sources, starts, out, labels
     launch(_splat, (vertices, parts), *given, warps=1 if rows * columns <= 512 else 4, ROWS=rows, COLUMNS=columns)

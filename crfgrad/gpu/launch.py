@@ -12,9 +12,14 @@ LABELS = 256
 """The most labels that a row of a kernel holds in registers."""
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
-    """Starts a kernel on a grid of programs."""
-    kernel[grid](*arguments, num_warps=warps, **constants)
+def launch(
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, fused: bool = True, **constants: Any
+) -> None:
+    """Starts a kernel on a grid of programs, of so many warps each.
+
+    Unless ``fused``, a product that is added is rounded before, as it is by other implementations.
+    """
+    kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fused, **constants)
 
 
 def cdiv(count: int, size: int) -> int:

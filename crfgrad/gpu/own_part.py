@@ -132,7 +132,7 @@ def own_part_coefficients(grad: Tensor, values: Tensor, matrices: Tensor, *group
     pairs = power(sets.shape[1])
     sizes = {"ROWS": PIXELS // 2, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs), "PAIRS": pairs}
     given = grad, values, matrices, sets, out, count, number, inputs, outputs, sets.shape[1]
-    launch(_coefficients, (cdiv(count, sizes["ROWS"]),), *given, PRECISION=precision(), warps=8, **sizes)
+    launch(_coefficients, (cdiv(count, sizes["ROWS"]),), *given, PRECISION=precision(), **sizes)
     return out
 
 

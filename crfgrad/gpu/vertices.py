@@ -36,7 +36,8 @@ def build(points: Tensor, size: int, radius: int, padded: bool) -> Any:
     grid = (cdiv(count, rows),)
     cells, ends = new(count, dimension, dtype=torch.int32), new(*grid, 2, dimension, dtype=torch.float64)
     matrix = table(embedding_matrix, dimension, device=points.device, dtype=torch.float64)
-    launch(_embed, grid, points, matrix, cells, order, barycentric, ends, count, dimension, ROWS=rows, **axes)
+    given = points, matrix, cells, order, barycentric, ends, count, dimension
+    launch(_embed, grid, *given, fused=False, ROWS=rows, **axes)
     lowest, strides = new(dimension, dtype=torch.int64), new(dimension + 1, dtype=torch.int64)
     info = new(2, dtype=torch.int64)  # the number of vertices; whether keys can be made
     batch = count // size
@@ -101,7 +102,7 @@ def _embed(
     points, matrix, cells, order, barycentric, ends, count, dimension,
     ROWS: tl.constexpr, AXES: tl.constexpr, CORNERS: tl.constexpr,
 ):  # fmt: skip
-    """Cells, and ranks of the fractions in them; the lowest and highest cell of each block, NaN if one is not finite."""
+    """Cells, ranks of the fractions in them, lowest and highest cell of each block: NaN if one is not finite."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     axis = tl.arange(0, AXES)
     corner = tl.arange(0, CORNERS)

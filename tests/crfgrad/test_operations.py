@@ -257,26 +257,35 @@ def training_step(crf: CRF, size: tuple[int, int] = (96, 128)) -> Callable[[], N
 
 NOT_WORK = """view as_strided t transpose permute expand unsqueeze squeeze select slice reshape _reshape_alias
     _unsafe_view unflatten flatten detach alias movedim unbind split narrow view_as unfold chunk numpy_T mT diagonal
-    meshgrid resolve_conj resolve_neg as_strided_ unsqueeze_ squeeze_ to result_type promote_types lift_fresh detach_ can_cast
-    empty empty_like empty_strided new_empty resize_ set_ new_empty_strided""".split()
+    resolve_conj resolve_neg as_strided_ unsqueeze_ squeeze_ to result_type promote_types lift_fresh detach_ can_cast
+    meshgrid empty empty_like empty_strided new_empty resize_ set_ new_empty_strided""".split()
 """Views, allocations, and calls that do nothing by themselves."""
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2", "aten::unique_consecutive", "aten::equal"}
 
 
+LAUNCH = "launch of a kernel"
+
+
 def counted(run: Callable[[], None]) -> tuple[int, int]:
-    """Operations and waits of the host for the device, inside of our operations too."""
+    """Operations and waits of the host for the device, inside of our operations too, and launches of kernels."""
 
     def works(event: FunctionEvent) -> bool:
-        return event.name.startswith("aten::") and event.name.removeprefix("aten::") not in NOT_WORK
+        name = event.name.removeprefix("aten::")
+        return event.name == LAUNCH or (name != event.name and name not in NOT_WORK)
 
     def has_parts(event: FunctionEvent) -> bool:
-        return any(works(child) or has_parts(child) for child in event.cpu_children)
+        return event.name != LAUNCH and any(works(child) or has_parts(child) for child in event.cpu_children)
+
+    def launched(event: FunctionEvent) -> bool:
+        above = event.cpu_parent
+        return above is not None and (above.name == LAUNCH or launched(above))
 
     run()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         run()
-    events = profiled.events()
-    assert events is not None
+    found = profiled.events()
+    assert found is not None
+    events = [event for event in found if not launched(event)]
     leaves = [event for event in events if works(event) and not has_parts(event)]
     return len(leaves), sum(event.name in WAITS for event in events)
 

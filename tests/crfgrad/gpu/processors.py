@@ -3,7 +3,7 @@
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,8 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+
+from tests.crfgrad.test_operations import LAUNCH
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -39,6 +41,7 @@ class Start(NamedTuple):
     grid: tuple[int, ...]
     arguments: tuple[Any, ...]
     warps: int
+    fused: bool
     constants: dict[str, Any]
 
 
@@ -51,14 +54,15 @@ class Needs(NamedTuple):
 
 
 @contextmanager
-def starts(run: bool = False) -> Iterator[list[Start]]:
-    """All starts of kernels within this context; unless they are to run, nothing else happens."""
+def starts(runs: Callable[[Any], bool] = lambda kernel: False) -> Iterator[list[Start]]:
+    """All starts of kernels within this context, of which only some run, by default none."""
     found: list[Start] = []
 
-    def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
-        found.append(Start(kernel, grid, arguments, warps, constants))
-        if run:
-            kernel[grid](*arguments, num_warps=warps, **constants)
+    def launch(kernel: Any, grid: Any, *arguments: Any, warps: int = 4, fused: bool = True, **constants: Any) -> None:
+        found.append(Start(kernel, grid, arguments, warps, fused, constants))
+        with torch.profiler.record_function(LAUNCH):
+            if runs(kernel):
+                kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fused, **constants)
 
     modules = [import_module(f"crfgrad.gpu.{name}") for name in MODULES]
     kept = [module.launch for module in modules]
@@ -85,7 +89,7 @@ def compiled(start: Start, target: GPUTarget) -> Any:
             signature[name] = "i32" if abs(value) < 2**31 else "i64"
     ordered = {name: signature.get(name, "constexpr") for name in names}
     source = ASTSource(fn=start.kernel, signature=ordered, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=target, options={"num_warps": start.warps})
+    return triton.compile(source, target=target, options={"num_warps": start.warps, "enable_fp_fusion": start.fused})
 
 
 def needs(code: Any) -> Needs:
