@@ -16,7 +16,7 @@ from crfgrad.gpu.launch import FLOATS, cdiv, contiguous, flat, launch, power, pr
 from crfgrad.gpu.taps import add_up, filter_matrices_parts, inner_tile, split, tile
 from crfgrad.ops.own_part import corner_pairs, places_of
 
-PIXELS = 64  # of a block
+PIXELS = 64  # of a block of a sum
 DIMENSIONS = 8
 """The most axes whose pairs of corners are held in registers."""
 
@@ -107,7 +107,7 @@ def received(
     count, (number, outputs, inputs) = len(values), matrices.shape
     out = values.new_empty(count, outputs)
     sizes = {"INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
-    sizes["ROWS"] = PIXELS if outputs <= 32 else PIXELS // 2
+    sizes["ROWS"] = 32 if outputs <= 32 else 16  # more do not fit into registers
     grid = cdiv(count, sizes["ROWS"]), cdiv(outputs, sizes["OUTPUTS"])
     tensors = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
     given = *tensors, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]
@@ -130,9 +130,9 @@ def own_part_coefficients(grad: Tensor, values: Tensor, matrices: Tensor, *group
     count, (number, outputs, inputs) = len(values), matrices.shape
     out = values.new_empty(sets.shape)
     pairs = power(sets.shape[1])
-    sizes = {"ROWS": PIXELS // 2, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs), "PAIRS": pairs}
+    sizes = {"ROWS": 16, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs), "PAIRS": pairs}
     given = grad, values, matrices, sets, out, count, number, inputs, outputs, sets.shape[1]
-    launch(_coefficients, (cdiv(count, sizes["ROWS"]),), *given, PRECISION=precision(), **sizes)
+    launch(_coefficients, (cdiv(count, sizes["ROWS"]),), *given, PRECISION=precision(), warps=8, **sizes)
     return out
 
 
