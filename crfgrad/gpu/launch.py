@@ -13,7 +13,7 @@ LABELS = 256
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, fused: bool = True, **constants: Any
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, fused: int = True, **constants: Any
 ) -> None:
     """Starts a kernel on a grid of programs, of so many warps each.
 
