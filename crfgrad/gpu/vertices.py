@@ -36,8 +36,8 @@ def build(points: Tensor, size: int, radius: int, padded: bool) -> Any:
     grid = (cdiv(count, rows),)
     cells, ends = new(count, dimension, dtype=torch.int32), new(*grid, 2, dimension, dtype=torch.float64)
     matrix = table(embedding_matrix, dimension, device=points.device, dtype=torch.float64)
-    given = points, matrix, cells, order, barycentric, ends, count, dimension
-    launch(_embed, grid, *given, fused=False, ROWS=rows, **axes)
+    found = points, matrix, cells, order, barycentric, ends
+    launch(_embed, grid, *found, count, dimension, fused=False, ROWS=rows, **axes)
     lowest, strides = new(dimension, dtype=torch.int64), new(dimension + 1, dtype=torch.int64)
     info = new(2, dtype=torch.int64)  # the number of vertices; whether keys can be made
     batch = count // size
