@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crfgrad.ops import interpolation, own_part, taps
 from crfgrad.ops.forms import derivatives
-from crfgrad.ops.registry import operation
+from crfgrad.ops.registry import operation, signed
 
 
 @operation(
@@ -144,6 +144,7 @@ class Groups(NamedTuple):
 
 class _Receive(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(
         vertices: Tensor,
         barycentric: Tensor,
@@ -189,6 +190,7 @@ class _Matrices(torch.autograd.Function):
     """Gradients of the matrices."""
 
     @staticmethod
+    @signed
     def forward(
         by_vertices: Tensor,
         vertices: Tensor,
@@ -228,6 +230,7 @@ class _Message(torch.autograd.Function):
     """What is in between, u and v, are results too: gradients of gradients reach the pixels through them."""
 
     @staticmethod
+    @signed
     def forward(
         pixels: Tensor,
         barycentric: Tensor,

@@ -175,6 +175,7 @@ class _StepGradients(torch.autograd.Function):
     """Those of x and of the gradient of one step."""
 
     @staticmethod
+    @signed
     def forward(grad: Tensor, projected: Tensor, leak: float, step: float) -> tuple[Tensor, Tensor]:
         both: tuple[Tensor, Tensor] = simplex_project_step_gradients(grad, projected, leak, step)
         return both
@@ -228,6 +229,7 @@ class _SoftmaxGradient(torch.autograd.Function):
 
 class _Costs(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(logits: Tensor, eps: float, unit: float) -> Tensor:
         return unary_costs(logits, eps, unit)
 
@@ -244,6 +246,7 @@ class _Costs(torch.autograd.Function):
 
 class _CostsGradient(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Tensor:
         return unary_costs_gradient(grad, logits, eps, unit)
 
