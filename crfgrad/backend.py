@@ -14,7 +14,7 @@ def use_backend(backend: Backend) -> Iterator[None]:
     """Chooses the implementation within this context.
 
     Args:
-        backend: "auto", compiled kernels for tensors on a CPU and plain torch elsewhere; "torch", plain torch
+        backend: "auto", compiled kernels for tensors on a CPU or a GPU and plain torch elsewhere; "torch", plain torch
             everywhere, which is the reference.
 
     Example:

@@ -84,7 +84,7 @@ class Energy:
     def direction(self, q: Tensor) -> Tensor:
         """``gradient`` with the labels last, as the solvers go through it: (B, *, L) -> (B, *, L)."""
         with torch.autocast(q.device.type, enabled=False):
-            return self.operator.plus(self.costs, q)
+            return self.operator.add_to([self.costs], q)
 
     def pairwise(self, q: Tensor, transposed: bool = False) -> Tensor:
         """K q, or K^T q. In full precision under autocast as well."""

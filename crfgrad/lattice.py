@@ -9,6 +9,7 @@ from torch import Tensor
 from crfgrad.geometry import subset_taps, taps_of
 from crfgrad.ops import interpolation, own_part, taps
 from crfgrad.ops.lattice import barycentric_weights, lattice_axes, lattice_build, lattice_neighbours
+from crfgrad.ops.message import Between, Groups
 
 
 class Lattice(NamedTuple):
@@ -36,22 +37,23 @@ class Lattice(NamedTuple):
 
     def splat(self, pixels: Tensor) -> Tensor:
         """Gives each pixel's value to the corners of its simplex: (N, C) -> (V + 1, C)."""
-        return interpolation.splat(pixels, self.barycentric, *self._between)
+        return interpolation.splat(pixels, self.barycentric, *self.between)
 
     def slice(self, vertices: Tensor) -> Tensor:
         """Interpolates each pixel's value from the corners of its simplex: (V + 1, C) -> (N, C)."""
-        return interpolation.slice_(vertices, self.barycentric, *self._between)
+        return interpolation.slice_(vertices, self.barycentric, *self.between)
 
     def slice_onto(self, base: Tensor, vertices: Tensor) -> Tensor:
         """``base + slice(vertices)`` for base (N, C)."""
         if torch.is_grad_enabled():
             return base + self.slice(vertices)
-        added: Tensor = interpolation.lattice_slice_onto(base, vertices, self.barycentric, *self._between)
+        added: Tensor = interpolation.lattice_slice_onto(base, vertices, self.barycentric, *self.between)
         return added
 
     @property
-    def _between(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.corners, self.entries, self.sources, self.starts
+    def between(self) -> Between:
+        """Where pixels and vertices lie to each other."""
+        return Between(self.corners, self.entries, self.sources, self.starts)
 
     def scaled(self, factor: Tensor | float) -> "Lattice":
         """The same with a factor (N, 1) on what each pixel gives and gets: splat . D and D . slice."""
@@ -83,10 +85,13 @@ class Lattice(NamedTuple):
         return found
 
 
-def build_lattice(features: Tensor, radius: int = 1) -> Lattice:
-    """The lattice around features (B, *S, d), with room for filters of a radius; gradients reach the weights."""
+def build_lattice(features: Tensor, radius: int = 1, padded: bool = False) -> Lattice:
+    """The lattice around features (B, *S, d), with room for filters of a radius; gradients reach the weights.
+
+    If ``padded``, there are vertices at no pixel too, so that images of one size give one of 8 numbers of vertices.
+    """
     points = features.flatten(0, -2)  # (N, d)
-    built = Lattice(*lattice_build(points.detach(), math.prod(features.shape[1:-1]), radius))
+    built = Lattice(*lattice_build(points.detach(), math.prod(features.shape[1:-1]), radius, padded))
     if features.requires_grad:
         return built._replace(barycentric=barycentric_weights(points, built.barycentric, built.order))
     return built
@@ -108,8 +113,11 @@ class OwnPart(NamedTuple):
 
     def apply(self, pixels: Tensor, matrices: Tensor, symmetric: bool = False) -> Tensor:
         """What the matrices (2^d, C_out, C_in) of the sets of axes bring: (N, C_in) -> (N, C_out)."""
-        groups = self.pixels, self.starts, self.sets
-        return own_part.own_part(pixels, self.coefficients, matrices, *groups, len(matrices), symmetric)
+        return own_part.own_part(pixels, self.coefficients, matrices, *self.groups(len(matrices), symmetric))
+
+    def groups(self, count: int, symmetric: bool) -> Groups:
+        """The groups of pixels, for matrices of so many sets."""
+        return Groups(self.pixels, self.starts, self.sets, count, symmetric)
 
 
 class PermutohedralLattice:

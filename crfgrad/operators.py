@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from crfgrad.lattice import Lattice, OwnPart
 from crfgrad.ops import taps
+from crfgrad.ops.message import message
 from crfgrad.ops.spatial import SpatialKernel
 
 
@@ -29,9 +31,12 @@ class Operator(ABC):
     def matmul(self, q: Tensor) -> Tensor:
         """K q: (B, *, L) -> (B, *, L)."""
 
-    def plus(self, base: Tensor, q: Tensor) -> Tensor:
-        """``base + matmul(q)``, for operators that have a faster way to it."""
-        return base + self.matmul(q)
+    adds = False
+    """Whether ``add_to`` adds as it goes, in place of one more pass over the fields."""
+
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """The sum of some fields, and K q: an operator that can add as it goes says how."""
+        return reduce(torch.add, added, self.matmul(q))
 
     def transpose(self) -> "Operator":
         """K^T."""
@@ -54,16 +59,15 @@ class Sum(Operator):
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        total = self.operators[0].matmul(q) if self.operators else torch.zeros_like(q)
-        for operator in self.operators[1:]:
-            total = operator.plus(total, q)
-        return total
+        return self.add_to([], q)
 
-    def plus(self, base: Tensor, q: Tensor) -> Tensor:
-        """See ``Operator.plus``."""
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """See ``Operator.add_to``."""
+        fields = [*added, *(operator.matmul(q) for operator in self.operators if not operator.adds)]
         for operator in self.operators:
-            base = operator.plus(base, q)
-        return base
+            if operator.adds:
+                fields = [operator.add_to(fields, q)]
+        return reduce(torch.add, fields) if fields else torch.zeros_like(q)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
@@ -190,36 +194,45 @@ class LatticeFilter(Operator):
     Args:
         lattice: Around the pixels.
         neighbours: Of its vertices.
-        filters: A matrix at each tap, (taps, L, L).
+        matrices: One at each tap, (taps, L, L); with an own part, after them minus those by which a pixel reaches
+            itself, (taps + 2^d, L, L).
         symmetric: Whether the matrix at the opposite tap is the transpose, for each tap.
-        own: The own part of the lattice, and minus the matrices by which a pixel reaches itself, (2^d, L, L).
+        own: The own part of the lattice.
     """
+
+    adds = True
 
     def __init__(
         self,
         lattice: Lattice,
         neighbours: Tensor,
-        filters: Tensor,
+        matrices: Tensor,
         symmetric: bool,
-        own: tuple[OwnPart, Tensor] | None = None,
+        own: OwnPart | None = None,
     ) -> None:
         super().__init__(symmetric, excludes_self=own is not None)
-        self.lattice, self.neighbours, self.filters, self.own = lattice, neighbours, filters, own
+        self.lattice, self.neighbours, self.matrices, self.own = lattice, neighbours, matrices, own
 
     def matmul(self, q: Tensor) -> Tensor:
         """See ``Operator.matmul``."""
-        pixels = q.flatten(0, -2)  # (N, L)
-        received = self.lattice.slice(taps.filter_matrices(self.lattice.splat(pixels), self.filters, self.neighbours))
+        return self.add_to([], q)
+
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """See ``Operator.add_to``."""
+        groups, coefficients = None, None
         if self.own is not None:
-            own_part, minus_own = self.own
-            received = received + own_part.apply(pixels, minus_own, self.symmetric)
-        return received.view_as(q)
+            groups = self.own.groups(len(self.matrices) - len(self.neighbours), self.symmetric)
+            coefficients = self.own.coefficients
+        rows = [one.reshape(-1, one.shape[-1]) for one in (q, *added)]  # (N, L)
+        weights, between = self.lattice.barycentric, self.lattice.between
+        given = self.matrices, coefficients, rows[1:], self.neighbours, between, groups
+        return message(rows[0], weights, *given).view_as(q)
 
     def transpose(self) -> Operator:
         """See ``Operator.transpose``."""
-        filters = taps.opposite_taps(self.filters).mT
-        own = None if self.own is None else (self.own[0], self.own[1].mT)
-        return LatticeFilter(self.lattice, self.neighbours, filters, self.symmetric, own)
+        filters, own = self.matrices[: len(self.neighbours)], self.matrices[len(self.neighbours) :]
+        matrices = torch.cat([taps.opposite_taps(filters), own]).mT
+        return LatticeFilter(self.lattice, self.neighbours, matrices, self.symmetric, self.own)
 
 
 class LatticeGaussian(Operator):
@@ -255,6 +268,8 @@ class LatticeBlur(Operator):
         transposed: Whether to blur along the axes in reverse.
     """
 
+    adds = True
+
     def __init__(
         self, lattice: Lattice, receiving: Lattice, axes: tuple[Tensor, Tensor, Tensor], transposed: bool = False
     ) -> None:
@@ -265,8 +280,11 @@ class LatticeBlur(Operator):
         """See ``Operator.matmul``."""
         return self.receiving.slice(self._blurred(q)).view_as(q)
 
-    def plus(self, base: Tensor, q: Tensor) -> Tensor:
-        """See ``Operator.plus``."""
+    def add_to(self, added: Sequence[Tensor], q: Tensor) -> Tensor:
+        """See ``Operator.add_to``."""
+        if not added:
+            return self.matmul(q)
+        base = reduce(torch.add, added)
         return self.receiving.slice_onto(base.flatten(0, -2), self._blurred(q)).view_as(q)
 
     def _blurred(self, q: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from crfgrad.geometry import embedding_matrix, key_strides
 from crfgrad.kernels.chains import follow
 from crfgrad.kernels.embedding import embed, extent
 from crfgrad.kernels.parallel import kernel, ranges, run, share
-from crfgrad.ops.lattice import check_size
+from crfgrad.ops.lattice import PADDED, check_size, fill_up
 
 
-def build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
+def build(points: Tensor, size: int, radius: int, padded: bool) -> tuple[Tensor, ...]:
     """See ``crfgrad.ops.lattice.lattice_build``."""
     count, dimension = points.shape
     check_size(count, dimension)
@@ -28,8 +28,12 @@ def build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
     keys, numbers = _sort_keys(np.concatenate(found), int(strides[-1]) * (count // size))
     firsts = dict(zip(parts, np.cumsum([0, *map(len, found)]), strict=False))
     share(lambda *part: _renumber(corners, numbers[firsts[part] :], *part), parts)
-    by_vertex = _by_vertex(corners, len(keys))
-    return tuple(map(torch.from_numpy, (corners, order, barycentric, keys, strides, *by_vertex)))
+    entries, sources, starts = _by_vertex(corners, len(keys))
+    built = corners, order, barycentric, keys, strides, entries, sources, starts
+    found = list(map(torch.from_numpy, built))
+    if padded:
+        found[3], found[7] = fill_up(found[3], found[7], len(entries))
+    return tuple(found)
 
 
 def neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
@@ -37,6 +41,7 @@ def neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
     offsets = geometry.tap_offsets(len(strides) - 1, radius)
     found = np.empty((len(offsets), len(keys) + 1), np.int32)
     found[0] = np.arange(len(keys) + 1)
+    found[0, np.searchsorted(keys.numpy(), PADDED) :] = len(keys)
     _find_pairs(keys, strides, offsets[1::2], found[1:])
     return torch.from_numpy(found)
 

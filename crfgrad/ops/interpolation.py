@@ -54,6 +54,7 @@ def _weights(pixels: Tensor, vertices: Tensor, corners: Tensor, *_: Tensor) -> T
     "(Tensor vertices, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_pixels,
     kernel="interpolation.interpolate",
+    gpu="interpolation.interpolate",
 )
 def lattice_slice(
     vertices: Tensor, barycentric: Tensor, corners: Tensor, entries: Tensor, sources: Tensor, starts: Tensor
@@ -83,6 +84,7 @@ def lattice_slice_onto(base: Tensor, vertices: Tensor, barycentric: Tensor, corn
     "(Tensor pixels, Tensor barycentric, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_vertices,
     kernel="interpolation.splat",
+    gpu="interpolation.splat",
 )
 def lattice_splat(
     pixels: Tensor, barycentric: Tensor, corners: Tensor, entries: Tensor, sources: Tensor, starts: Tensor
@@ -96,6 +98,7 @@ def lattice_splat(
     "(Tensor pixels, Tensor vertices, Tensor corners, Tensor entries, Tensor sources, Tensor starts) -> Tensor",
     fake=_weights,
     kernel="interpolation.corner_products",
+    gpu="interpolation.corner_products",
 )
 def lattice_corner_products(
     pixels: Tensor, vertices: Tensor, corners: Tensor, entries: Tensor, sources: Tensor, starts: Tensor

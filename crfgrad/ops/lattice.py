@@ -19,7 +19,23 @@ def check_size(count: int, dimension: int) -> None:
         raise ValueError(f"{count} pixels have too many corners for 32-bit numbers: split the batch")
 
 
-def _built(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
+PADDED = 2**62
+"""Above all keys: that of all vertices that are there to fill up, which have no entries and no neighbours."""
+
+
+def padded_count(vertices: int, corners: int) -> int:
+    """How many vertices there are room for: corners, or a half of that, or a fourth, ..., of a 128th at least."""
+    return next(room for room in (-(-corners // 2**n) for n in range(7, -1, -1)) if room >= vertices)
+
+
+def fill_up(keys: Tensor, starts: Tensor, corners: int) -> tuple[Tensor, Tensor]:
+    """Keys of vertices and where their entries begin, with vertices that fill up."""
+    more = padded_count(len(keys), corners) - len(keys)
+    filled = torch.nn.functional.pad(keys, (0, more), value=PADDED)
+    return filled, torch.nn.functional.pad(starts, (0, more), value=corners)
+
+
+def _built(points: Tensor, size: int, radius: int, padded: bool) -> tuple[Tensor, ...]:
     count, dimension = points.shape
     vertices = torch.library.get_ctx().new_dynamic_size()
     return (
@@ -35,14 +51,18 @@ def _built(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
 
 
 @operation(
-    "(Tensor points, SymInt size, int radius) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor points, SymInt size, int radius, bool padded)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     fake=_built,
     kernel="vertices.build",
+    gpu="vertices.build",
 )
-def lattice_build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
+def lattice_build(points: Tensor, size: int, radius: int, padded: bool) -> tuple[Tensor, ...]:
     """The simplices around points (N, d) of images of ``size`` points, with room for filters of a radius.
 
-    It waits for the device once, to learn the number of vertices.
+    It waits for the device once, to learn the number of vertices. If ``padded``, vertices without entries and
+    neighbours are added up to one of 8 numbers, so that what is compiled or captured for images of one size meets
+    few shapes.
 
     Returns:
         Corners (N, d + 1) int32; order of the axes (N, d) int8; weights of the corners (N, d + 1); keys (V,) and
@@ -71,6 +91,8 @@ def lattice_build(points: Tensor, size: int, radius: int) -> tuple[Tensor, ...]:
     entries = entries.int()
     distinct = keys.new_empty(vertices).scatter_(0, numbers, keys)
     starts = torch.searchsorted(numbers, torch.arange(vertices + 2, device=points.device), out_int32=True)
+    if padded:
+        distinct, starts = fill_up(distinct, starts, len(entries))
     return (
         corners.int(),
         order.to(torch.int8),
@@ -87,7 +109,12 @@ def _neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
     return keys.new_empty(taps_of(strides.shape[0] - 1, radius), keys.shape[0] + 1, dtype=torch.int32)
 
 
-@operation("(Tensor keys, Tensor strides, int radius) -> Tensor", fake=_neighbours, kernel="vertices.neighbours")
+@operation(
+    "(Tensor keys, Tensor strides, int radius) -> Tensor",
+    fake=_neighbours,
+    kernel="vertices.neighbours",
+    gpu="vertices.neighbours",
+)
 def lattice_neighbours(keys: Tensor, strides: Tensor, radius: int) -> Tensor:
     """The vertex at each tap from each vertex, V where there is none, and from V: (taps, V + 1) int32."""
     return _find(keys, strides, table(tap_offsets, len(strides) - 1, radius, device=keys.device, dtype=keys.dtype))
@@ -102,7 +129,9 @@ def _axes(keys: Tensor, strides: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-@operation("(Tensor keys, Tensor strides) -> (Tensor, Tensor, Tensor)", fake=_axes, kernel="vertices.axes")
+@operation(
+    "(Tensor keys, Tensor strides) -> (Tensor, Tensor, Tensor)", fake=_axes, kernel="vertices.axes", gpu="vertices.axes"
+)
 def lattice_axes(keys: Tensor, strides: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The vertices along the d + 1 axes of the separable blur.
 
@@ -121,7 +150,7 @@ def _find(keys: Tensor, strides: Tensor, offsets: Tensor) -> Tensor:
     steps = (offsets * strides[:-1]).sum(1)
     wanted = keys + steps[:, None]  # (offsets, V)
     places = torch.searchsorted(keys, wanted).clamp_max_(len(keys) - 1)
-    found = keys.index_select(0, places.flatten()).view_as(places) == wanted
+    found = (keys.index_select(0, places.flatten()).view_as(places) == wanted) & (keys < PADDED)
     return torch.nn.functional.pad(torch.where(found, places, len(keys)).int(), (0, 1), value=len(keys))
 
 

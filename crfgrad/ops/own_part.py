@@ -23,10 +23,15 @@ def _products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
     return left.new_empty(left.shape[0], 1 + order.shape[1] * (order.shape[1] + 1) // 2)
 
 
-@operation("(Tensor left, Tensor right, Tensor order) -> Tensor", fake=_products, kernel="corner_pairs.products")
+@operation(
+    "(Tensor left, Tensor right, Tensor order) -> Tensor",
+    fake=_products,
+    kernel="corner_pairs.products",
+    gpu="own_part.products",
+)
 def corner_pair_products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
     """The coefficients c of two sets of weights b (N, d + 1), those of the corners in both places: (N, K)."""
-    low, high = _pairs(order.shape[1] + 1, order.device)
+    low, high = corner_pairs(order.shape[1] + 1, order.device)
     pairs = left.index_select(1, low) * right.index_select(1, high)
     return torch.cat([(left * right).sum(1, keepdim=True), pairs], dim=1)
 
@@ -35,10 +40,11 @@ def corner_pair_products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
     "(Tensor grad, Tensor right, Tensor order) -> Tensor",
     fake=lambda grad, right, order: torch.empty_like(right),
     kernel="corner_pairs.by_left",
+    gpu="own_part.by_left",
 )
 def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
     """The gradient by the weights on the left: (N, d + 1)."""
-    low, high = _pairs(order.shape[1] + 1, order.device)
+    low, high = corner_pairs(order.shape[1] + 1, order.device)
     return grad[:, :1] * right + _at(low, grad[:, 1:] * right.index_select(1, high), right)
 
 
@@ -46,10 +52,11 @@ def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
     "(Tensor grad, Tensor left, Tensor order) -> Tensor",
     fake=lambda grad, left, order: torch.empty_like(left),
     kernel="corner_pairs.by_right",
+    gpu="own_part.by_right",
 )
 def corner_pair_right(grad: Tensor, left: Tensor, order: Tensor) -> Tensor:
     """The gradient by the weights on the right: (N, d + 1)."""
-    low, high = _pairs(order.shape[1] + 1, order.device)
+    low, high = corner_pairs(order.shape[1] + 1, order.device)
     return grad[:, :1] * left + _at(high, grad[:, 1:] * left.index_select(1, low), left)
 
 
@@ -60,7 +67,8 @@ def _at(corners: Tensor, products: Tensor, like: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _pairs(corners: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def corner_pairs(corners: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The first and the second corner of each pair."""
     with torch.inference_mode(False):
         low, high = torch.triu_indices(corners, corners, 1, device=device)
         return low, high
@@ -72,7 +80,7 @@ def _groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return new(order.shape[0]), new(groups + 1), new(groups, 1 + order.shape[1] * (order.shape[1] + 1) // 2)
 
 
-@operation("(Tensor order) -> (Tensor, Tensor, Tensor)", fake=_groups, kernel="own_part.group")
+@operation("(Tensor order) -> (Tensor, Tensor, Tensor)", fake=_groups, kernel="own_part.group", gpu="own_part.group")
 def own_part_groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Groups of pixels by the order of their axes (N, d); here each pixel is one by itself.
 
@@ -81,7 +89,7 @@ def own_part_groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     axes = 2 ** order.long()  # (N, d)
     passed = torch.cat([torch.zeros_like(axes[:, :1]), axes.cumsum(1)], dim=1)  # (N, d + 1)
-    low, high = _pairs(order.shape[1] + 1, order.device)
+    low, high = corner_pairs(order.shape[1] + 1, order.device)
     between = passed.index_select(1, high) - passed.index_select(1, low)
     numbers = torch.arange(len(order) + 1, device=order.device)
     return numbers[:-1].clone(), numbers, torch.cat([passed[:, :1], between], dim=1)
@@ -89,11 +97,11 @@ def own_part_groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _by_set(coefficients: Tensor, pixels: Tensor, starts: Tensor, sets: Tensor, count: int) -> Tensor:
     """The coefficient of each set of axes: (N, 2^d)."""
-    places = _places(pixels, starts, sets)
+    places = places_of(pixels, starts, sets)
     return coefficients.new_zeros(len(coefficients), count).scatter_(1, places, coefficients)
 
 
-def _places(pixels: Tensor, starts: Tensor, sets: Tensor) -> Tensor:
+def places_of(pixels: Tensor, starts: Tensor, sets: Tensor) -> Tensor:
     """The sets of each pixel: (N, K)."""
     if len(sets) == len(pixels) and _in_order(pixels):
         return sets  # of groups of one pixel each
@@ -116,6 +124,7 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
     " int count, bool symmetric) -> Tensor",
     fake=lambda values, coefficients, matrices, *_: values.new_empty(values.shape[0], matrices.shape[1]),
     kernel="own_part.own_part",
+    gpu="own_part.own_part",
 )
 def own_part_filter(
     values: Tensor,
@@ -142,6 +151,7 @@ def own_part_filter(
     "(Tensor grad, Tensor coefficients, Tensor matrices, Tensor pixels, Tensor starts, Tensor sets,"
     " int count, bool symmetric) -> Tensor",
     fake=lambda grad, coefficients, matrices, *_: grad.new_empty(grad.shape[0], matrices.shape[2]),
+    gpu="own_part.own_part_transpose",
 )
 def own_part_transpose(
     grad: Tensor,
@@ -163,6 +173,7 @@ def own_part_transpose(
     " int count, bool symmetric) -> Tensor",
     fake=lambda grad, values, matrices, pixels, starts, sets, *_: grad.new_empty(grad.shape[0], sets.shape[1]),
     kernel="own_part.own_part_coefficients",
+    gpu="own_part.own_part_coefficients",
 )
 def own_part_coefficients(
     grad: Tensor,
@@ -181,7 +192,7 @@ def own_part_coefficients(
         return _outer(grad[rows], values[rows]) @ flat  # (n, 2^d)
 
     by_set = joined([some(rows) for rows in chunks(len(values), len(flat), values)])
-    return by_set.gather(1, _places(pixels, starts, sets))
+    return by_set.gather(1, places_of(pixels, starts, sets))
 
 
 @operation(
@@ -191,6 +202,7 @@ def own_part_coefficients(
         count, grad.shape[1], values.shape[1]
     ),
     kernel="own_part.own_part_matrices",
+    gpu="own_part.own_part_matrices",
 )
 def own_part_matrices(
     grad: Tensor,
@@ -214,7 +226,9 @@ def own_part_matrices(
 
 
 _pair_products, _, _ = derivatives(corner_pair_products, corner_pair_left, corner_pair_right)
-own_part, _, _, _ = derivatives(own_part_filter, own_part_transpose, own_part_coefficients, own_part_matrices)
+own_part, own_transpose, own_coefficients, own_matrices = derivatives(
+    own_part_filter, own_part_transpose, own_part_coefficients, own_part_matrices
+)
 
 
 def coefficients(barycentric: Tensor, order: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
 """Operations that torch knows by name: it can trace, compile and export what is made of them.
 
 Each is defined once, by its schema, a reference in plain torch for any device, the shapes of its results, and the
-name of a compiled kernel for the CPU. Nothing here is differentiable: see ``crfgrad.ops.forms``.
+names of compiled kernels for the CPU and for GPUs. Nothing here is differentiable: see ``crfgrad.ops.forms``.
 """
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
@@ -19,6 +20,8 @@ from crfgrad.backend import compiled
 HALF = (torch.float16, torch.bfloat16)
 """Types without kernels."""
 LIBRARY = torch.library.Library("crfgrad", "DEF")
+ON_GPU: dict[str, Callable[..., Any]] = {}
+"""What runs on a GPU, by the name of the operation, where that is not the reference."""
 
 
 def on_cpu(tensor: Tensor) -> bool:
@@ -26,13 +29,16 @@ def on_cpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callable[[Callable[..., Any]], Any]:
+def operation(
+    schema: str, fake: Callable[..., Any], kernel: str = "", gpu: str = ""
+) -> Callable[[Callable[..., Any]], Any]:
     """Defines the operation whose reference is decorated.
 
     Args:
         schema: Arguments and results, ``(Tensor values, int count) -> Tensor``.
         fake: Results of the right shape, from the arguments.
         kernel: Where its compiled kernel is, ``module.function`` below ``crfgrad.kernels``; imported when needed.
+        gpu: The same of what launches a Triton kernel, below ``crfgrad.gpu``.
     """
 
     def define(reference: Callable[..., Any]) -> Any:
@@ -43,6 +49,10 @@ def operation(schema: str, fake: Callable[..., Any], kernel: str = "") -> Callab
         torch.library.register_fake(f"crfgrad::{name}", _traceable(fake), lib=LIBRARY)
         if kernel:
             LIBRARY.impl(name, _hidden(lambda *arguments: _on_cpu(kernel, reference, arguments)), "CPU")
+        if gpu:
+            ON_GPU[name] = _hidden(lambda *arguments: _on_gpu(gpu, reference, arguments))
+            for key in ("CUDA", "XPU"):
+                LIBRARY.impl(name, ON_GPU[name], key)
         operator = getattr(torch.ops.crfgrad, name).default
         operator.__doc__ = reference.__doc__
         return operator
@@ -105,20 +115,39 @@ class _WithoutGradient(torch.autograd.Function):
 
 
 def _on_cpu(kernel: str, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    if not _served(arguments):
+        return reference(*arguments)
+    return _kernel("kernels", kernel)(*(_plain(one) if isinstance(one, Tensor) else one for one in arguments))
+
+
+def _on_gpu(launcher: str, reference: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    if not _served(arguments) or not _triton():
+        return reference(*arguments)
+    device = next(one.device for one in arguments if isinstance(one, Tensor))
+    with torch.accelerator.device_index(device.index):
+        results = _kernel("gpu", launcher)(*arguments)
+    return reference(*arguments) if results is NotImplemented else results
+
+
+def _served(arguments: tuple[Any, ...]) -> bool:
+    """Whether compiled kernels are wanted, and made for the types of these arguments."""
     types = {one.dtype for one in arguments if isinstance(one, Tensor) and one.is_floating_point()}
     if len(types) > 1:
         raise TypeError(
             f"the tensors of one operation must have one floating-point type, got {sorted(map(str, types))}"
         )
-    if not compiled() or not types.isdisjoint(HALF):
-        return reference(*arguments)
-    return _kernel(kernel)(*(_plain(one) if isinstance(one, Tensor) else one for one in arguments))
+    return compiled() and types.isdisjoint(HALF)
 
 
 @lru_cache
-def _kernel(name: str) -> Callable[..., Any]:
+def _triton() -> bool:
+    return find_spec("triton") is not None
+
+
+@lru_cache
+def _kernel(package: str, name: str) -> Callable[..., Any]:
     module, function = name.split(".")
-    found: Callable[..., Any] = getattr(import_module(f"crfgrad.kernels.{module}"), function)
+    found: Callable[..., Any] = getattr(import_module(f"crfgrad.{package}.{module}"), function)
     return found
 
 

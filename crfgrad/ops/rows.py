@@ -36,6 +36,7 @@ def moved(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | No
     "(Tensor x, Tensor? gradient, float step, Tensor? excluded, float leak) -> Tensor",
     fake=_like,
     kernel="rows.project_rows",
+    gpu="rows.project_rows",
 )
 def simplex_project(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | None, leak: float) -> Tensor:
     """Projection (Algorithm 2) of x - step * gradient: f_l = x_l - t, times the leak where that is negative.
@@ -64,6 +65,7 @@ def _shares(labels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tens
     "(Tensor grad, Tensor projected, float leak, bool transposed) -> Tensor",
     fake=_like,
     kernel="rows.project_rows_jacobian",
+    gpu="rows.project_rows_jacobian",
 )
 def simplex_project_jacobian(grad: Tensor, projected: Tensor, leak: float, transposed: bool) -> Tensor:
     """J g, or J^T g, for the Jacobian of the projection, df_l/dx_m = c_l (delta_lm - dt/dx_m).
@@ -81,18 +83,53 @@ def simplex_project_jacobian(grad: Tensor, projected: Tensor, leak: float, trans
     return slope * (grad - (support * grad).sum(-1, keepdim=True) / size)
 
 
-@operation("(Tensor x, Tensor? excluded, float factor) -> Tensor", fake=_like, kernel="rows.softmax_rows")
+@operation(
+    "(Tensor grad, Tensor projected, float leak, float step) -> (Tensor, Tensor)",
+    fake=lambda grad, *_: (_like(grad), _like(grad)),
+    gpu="rows.project_step_gradients",
+)
+def simplex_project_step_gradients(grad: Tensor, projected: Tensor, leak: float, step: float) -> tuple[Tensor, Tensor]:
+    """J^T g and -step * J^T g: what the projection of x - step * gradient gives to x and to the gradient."""
+    by_x = simplex_project_jacobian(grad, projected, leak, True)
+    return by_x, -step * by_x
+
+
+@operation(
+    "(Tensor x, Tensor? excluded, float factor) -> Tensor",
+    fake=_like,
+    kernel="rows.softmax_rows",
+    gpu="rows.softmax_rows",
+)
 def simplex_softmax(x: Tensor, excluded: Tensor | None, factor: float) -> Tensor:
     """Softmax of factor * x."""
     x = without(x, excluded, factor)
     return (x if factor == 1 else factor * x).softmax(-1)
 
 
-@operation("(Tensor grad, Tensor probability, float factor) -> Tensor", fake=_like, kernel="rows.softmax_rows_gradient")
+@operation(
+    "(Tensor grad, Tensor probability, float factor) -> Tensor",
+    fake=_like,
+    kernel="rows.softmax_rows_gradient",
+    gpu="rows.softmax_rows_gradient",
+)
 def simplex_softmax_gradient(grad: Tensor, probability: Tensor, factor: float) -> Tensor:
     """Its Jacobian, which is symmetric, times a gradient: factor * p * (g - <p, g>)."""
     product = torch.ops.aten._softmax_backward_data(grad, probability, -1, grad.dtype)
     return product if factor == 1 else factor * product
+
+
+@operation("(Tensor logits, float eps, float unit) -> Tensor", fake=_like, gpu="rows.costs")
+def unary_costs(logits: Tensor, eps: float, unit: float) -> Tensor:
+    """Costs -log(softmax(logits) + eps) / unit."""
+    return logits.softmax(-1).add_(eps).log_().mul_(-1 / unit)
+
+
+@operation("(Tensor grad, Tensor logits, float eps, float unit) -> Tensor", fake=_like, gpu="rows.costs_gradient")
+def unary_costs_gradient(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Tensor:
+    """Their transposed Jacobian times a gradient: p <r, g> - r g, with r = p / (p + eps) / unit."""
+    p = logits.softmax(-1)
+    by_p = p / (unit * (p + eps)) * grad
+    return p.mul_(by_p.sum(-1, keepdim=True)).sub_(by_p)
 
 
 class _Project(torch.autograd.Function):
@@ -109,8 +146,10 @@ class _Project(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (projected,) = ctx.saved_tensors
-        by_x = _Jacobian.apply(grad, projected.detach(), ctx.leak, True)
-        return by_x, -ctx.step * by_x if ctx.gradient else None, None, None, None
+        if not ctx.gradient:
+            return _Jacobian.apply(grad, projected.detach(), ctx.leak, True), None, None, None, None
+        by_x, by_gradient = _StepGradients.apply(grad, projected.detach(), ctx.leak, ctx.step)
+        return by_x, by_gradient, None, None, None
 
 
 class _Jacobian(torch.autograd.Function):
@@ -130,6 +169,26 @@ class _Jacobian(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (projected,) = ctx.saved_tensors
         return _Jacobian.apply(grad, projected, ctx.leak, not ctx.transposed), None, None, None
+
+
+class _StepGradients(torch.autograd.Function):
+    """Those of x and of the gradient of one step."""
+
+    @staticmethod
+    @signed
+    def forward(grad: Tensor, projected: Tensor, leak: float, step: float) -> tuple[Tensor, Tensor]:
+        both: tuple[Tensor, Tensor] = simplex_project_step_gradients(grad, projected, leak, step)
+        return both
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Any) -> None:
+        _, projected, ctx.leak, ctx.step = inputs
+        ctx.save_for_backward(projected)
+
+    @staticmethod
+    def backward(ctx: Any, by_x: Tensor, by_gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (projected,) = ctx.saved_tensors
+        return _Jacobian.apply(by_x - ctx.step * by_gradient, projected, ctx.leak, False), None, None, None
 
 
 class _Softmax(torch.autograd.Function):
@@ -168,6 +227,45 @@ class _SoftmaxGradient(torch.autograd.Function):
         return _SoftmaxGradient.apply(upper, p, ctx.factor), by_probability, None
 
 
+class _Costs(torch.autograd.Function):
+    @staticmethod
+    @signed
+    def forward(logits: Tensor, eps: float, unit: float) -> Tensor:
+        return unary_costs(logits, eps, unit)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+        logits, ctx.eps, ctx.unit = inputs
+        ctx.save_for_backward(logits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (logits,) = ctx.saved_tensors
+        return _CostsGradient.apply(grad, logits, ctx.eps, ctx.unit), None, None
+
+
+class _CostsGradient(torch.autograd.Function):
+    @staticmethod
+    @signed
+    def forward(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Tensor:
+        return unary_costs_gradient(grad, logits, eps, unit)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.eps, ctx.unit = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Any, upper: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad, logits = ctx.saved_tensors
+        upper = upper / ctx.unit
+        p = softmax(logits)
+        part = p / (p + ctx.eps)
+        mean = (p * upper).sum(-1, keepdim=True) - upper
+        by_p = ctx.eps / (p + ctx.eps) ** 2 * grad * mean + upper * (part * grad).sum(-1, keepdim=True)
+        return part * mean, _SoftmaxGradient.apply(by_p, p, 1.0), None, None
+
+
 def project(x: Tensor, excluded: Tensor | None = None, leak: float = 0.0) -> Tensor:
     """Projection of each row (*, L), with 0 for excluded labels; differentiable. See ``crfgrad.project_simplex``."""
     projected: Tensor = _Project.apply(x, None, 0.0, excluded, leak)
@@ -188,3 +286,9 @@ def softmax(x: Tensor, excluded: Tensor | None = None, factor: float = 1.0) -> T
     """Softmax of factor times each row (*, L), with 0 for excluded labels; differentiable."""
     probability: Tensor = _Softmax.apply(x, excluded, factor)
     return probability
+
+
+def costs(logits: Tensor, eps: float, unit: float) -> Tensor:
+    """Costs -log(softmax(logits) + eps) / unit of rows (*, L), differentiable."""
+    found: Tensor = _Costs.apply(logits, eps, unit)
+    return found

@@ -34,6 +34,7 @@ def _opposites(taps: int, device: torch.device) -> Tensor:
     "(Tensor values, Tensor matrices, Tensor neighbours) -> Tensor",
     fake=lambda values, matrices, neighbours: values.new_empty(values.shape[0], matrices.shape[1]),
     kernel="matrices.filter_matrices",
+    gpu="taps.filter_matrices",
 )
 def lattice_filter(values: Tensor, matrices: Tensor, neighbours: Tensor) -> Tensor:
     """The filter, the derivative by g: (V + 1, C_out)."""
@@ -49,6 +50,7 @@ def lattice_filter(values: Tensor, matrices: Tensor, neighbours: Tensor) -> Tens
     "(Tensor grad, Tensor matrices, Tensor neighbours) -> Tensor",
     fake=lambda grad, matrices, neighbours: grad.new_empty(grad.shape[0], matrices.shape[2]),
     kernel="matrices.filter_matrices_transpose",
+    gpu="taps.filter_matrices_transpose",
 )
 def lattice_filter_transpose(grad: Tensor, matrices: Tensor, neighbours: Tensor) -> Tensor:
     """The transpose of the filter, the derivative by x: (V + 1, C_in)."""
@@ -61,6 +63,7 @@ def lattice_filter_transpose(grad: Tensor, matrices: Tensor, neighbours: Tensor)
     "(Tensor grad, Tensor values, Tensor neighbours) -> Tensor",
     fake=lambda grad, values, neighbours: grad.new_empty(neighbours.shape[0], grad.shape[1], values.shape[1]),
     kernel="matrices.filter_matrices_gradient",
+    gpu="taps.filter_matrices_gradient",
 )
 def lattice_filter_matrices(grad: Tensor, values: Tensor, neighbours: Tensor) -> Tensor:
     """The derivative by W: (taps, C_out, C_in)."""
@@ -77,6 +80,7 @@ def lattice_filter_matrices(grad: Tensor, values: Tensor, neighbours: Tensor) ->
     "(Tensor values, Tensor numbers, Tensor neighbours) -> Tensor",
     fake=lambda values, numbers, neighbours: torch.empty_like(values),
     kernel="taps.filter_numbers",
+    gpu="taps.filter_numbers",
 )
 def lattice_filter_numbers(values: Tensor, numbers: Tensor, neighbours: Tensor) -> Tensor:
     """The filter whose matrices are multiples of the identity, W_n = w_n I, for numbers w (taps,): (V + 1, C)."""
@@ -88,6 +92,7 @@ def lattice_filter_numbers(values: Tensor, numbers: Tensor, neighbours: Tensor) 
 @operation(
     "(Tensor grad, Tensor numbers, Tensor neighbours) -> Tensor",
     fake=lambda grad, numbers, neighbours: torch.empty_like(grad),
+    gpu="taps.filter_numbers_transpose",
 )
 def lattice_filter_numbers_transpose(grad: Tensor, numbers: Tensor, neighbours: Tensor) -> Tensor:
     """Its transpose: (V + 1, C)."""
@@ -99,6 +104,7 @@ def lattice_filter_numbers_transpose(grad: Tensor, numbers: Tensor, neighbours: 
     "(Tensor grad, Tensor values, Tensor neighbours) -> Tensor",
     fake=lambda grad, values, neighbours: grad.new_empty(neighbours.shape[0]),
     kernel="taps.filter_numbers_gradient",
+    gpu="taps.filter_numbers_gradient",
 )
 def lattice_filter_numbers_gradient(grad: Tensor, values: Tensor, neighbours: Tensor) -> Tensor:
     """The derivative by w: (taps,)."""
@@ -109,6 +115,7 @@ def lattice_filter_numbers_gradient(grad: Tensor, values: Tensor, neighbours: Te
     "(Tensor values, Tensor axes, Tensor paths, Tensor linked, bool transposed) -> Tensor",
     fake=lambda values, axes, paths, linked, transposed: torch.empty_like(values),
     kernel="chains.blur",
+    gpu="taps.blur",
 )
 def lattice_blur(values: Tensor, axes: Tensor, paths: Tensor, linked: Tensor, transposed: bool) -> Tensor:
     """[1 2 1] / 4 along each axis in turn, in reverse order if transposed: (V + 1, C).
@@ -131,7 +138,9 @@ def _blur_transposed(values: Tensor, axes: Tensor, paths: Tensor, linked: Tensor
     return blurred
 
 
-filter_matrices, _, _ = derivatives(lattice_filter, lattice_filter_transpose, lattice_filter_matrices)
+filter_matrices, filter_transpose, filter_gradient = derivatives(
+    lattice_filter, lattice_filter_transpose, lattice_filter_matrices
+)
 filter_numbers, _, _ = derivatives(
     lattice_filter_numbers, lattice_filter_numbers_transpose, lattice_filter_numbers_gradient
 )

@@ -11,6 +11,8 @@ from crfgrad.geometry import gaussian_taps, subset_taps
 from crfgrad.lattice import Lattice, OwnPart, build_lattice, paired_taps
 from crfgrad.operators import LatticeFilter, LatticeGaussian, Mixed, Operator
 from crfgrad.ops import taps
+from crfgrad.ops.message import matrices
+from crfgrad.ops.registry import on_cpu
 from crfgrad.potentials.base import FreePotential, PairwisePotential, potts, symmetrised
 
 
@@ -64,7 +66,7 @@ class _LatticePotential(PairwisePotential):
             )
         features = positions_and_colours(image[:, : self.image_channels], spacing)  # (B, *S, d)
         scale = self.feature_scale / self.widths().to(image.dtype)
-        return build_lattice(only_valid(features * scale, valid), self.radius)
+        return build_lattice(only_valid(features * scale, valid), self.radius, padded=not on_cpu(image))
 
     def normalised_lattice(
         self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None
@@ -167,11 +169,9 @@ class BilateralPotential(_LatticePotential, FreePotential):
     def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
         """See ``PairwisePotential.bind``."""
         lattice, neighbours = self.normalised_lattice(image, valid, spacing)
-        kernel = self.kernel(image.dtype)
-        if not self.exclude_self:
-            return LatticeFilter(lattice, neighbours, kernel, self.symmetric)
-        minus_own = -paired_taps(kernel, self.own_taps)
-        return LatticeFilter(lattice, neighbours, kernel, self.symmetric, (OwnPart.of(lattice), minus_own))
+        own = OwnPart.of(lattice) if self.exclude_self else None
+        given = self.own_taps, self.unit, self.symmetric, self.exclude_self
+        return LatticeFilter(lattice, neighbours, matrices(self.filters.to(image.dtype), *given), self.symmetric, own)
 
 
 class GaussianBilateralPotential(_LatticePotential):

@@ -53,16 +53,16 @@ class SpatialPotential(FreePotential):
         self.start(torch.zeros(num_classes, num_classes, *size), unit=math.prod(size) - 1)
         others = torch.ones(size)
         others[(self.radius,) * dimensions] = 0
-        self.register_buffer("others", others, persistent=False)
+        self.register_buffer("share", others / (2 * self.unit if symmetric else self.unit), persistent=False)
 
-    others: Tensor
+    share: Tensor
 
     def kernel(self, dtype: torch.dtype | None = None) -> Tensor:
         """The filters as they act, in a type: (L, L, 2s+1, 2s+1), with as many sides as there are dimensions."""
         filters = self.filters.to(dtype or self.filters.dtype)
         if self.symmetric:
-            filters = (filters + filters.transpose(0, 1).flip(tuple(range(2, filters.dim())))) / 2
-        return filters * self.others.to(filters.dtype) / self.unit
+            filters = filters + filters.transpose(0, 1).flip(tuple(range(2, filters.dim())))
+        return filters * self.share.to(filters.dtype)
 
     def bind(self, image: Tensor, valid: Tensor | None = None, spacing: Spacing | None = None) -> Operator:
         """See ``PairwisePotential.bind``."""

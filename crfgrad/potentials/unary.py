@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from crfgrad.checks import check_positive
+from crfgrad.ops.rows import costs
 
 
 class UnaryPotential(nn.Module):
@@ -44,9 +45,7 @@ class UnaryPotential(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """(B, L, H, W) logits -> (B, L, H, W) costs psi."""
-        log_z = logits.movedim(1, -1).log_softmax(-1).movedim(-1, 1)
-        log_eps = log_z.new_full((), math.log(self.eps))
-        return -self.largest_cost.to(logits.dtype) / self.unit * torch.logaddexp(log_z, log_eps)
+        return self.largest_cost.to(logits.dtype) * costs(logits.movedim(1, -1), self.eps, self.unit).movedim(-1, 1)
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""

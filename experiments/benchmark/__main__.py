@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from experiments.benchmark import throughput
+from experiments.benchmark import throughput, work
 from experiments.benchmark.cases import cases, profiled
 from experiments.benchmark.growth import SERIES, TRAINING, in_a_process
 from experiments.benchmark.losses import SIZES, loss_cases
 from experiments.benchmark.measure import interleaved, profile, summary
 from experiments.benchmark.report import markdown, plot
 
-PACKAGES = ("torch", "numpy", "numba", "pydensecrf2", "entmax")
+PACKAGES = ("torch", "triton", "numpy", "numba", "pydensecrf2", "entmax", "warpconvnet", "monai")
 
 
 def machine() -> dict[str, str]:
     """What was measured with."""
-    found = {"CPU": _processor(), "cores": str(os.cpu_count()), "threads": str(torch.get_num_threads())}
+    found = {"GPU": _gpu(), "CPU": _processor(), "cores": str(os.cpu_count()), "threads": str(torch.get_num_threads())}
     found["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "not set")
     found["Python"] = platform.python_version()
     for package in PACKAGES:
@@ -32,6 +32,11 @@ def machine() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def _gpu() -> str:
+    device = work.DEVICE.type
+    return "none" if device == "cpu" else str(getattr(torch, device).get_device_name())
 
 
 def _processor() -> str:

@@ -45,13 +45,19 @@ def cases(height: int, width: int, labels: int) -> Iterator[Case]:
     pixels = work.photograph(height, width)
     image, logits = work.tensors(height, width, labels)
     probabilities = work.softmax(work.scores(pixels, labels))
-    batch = torch.from_numpy(probabilities)[None]
+    batch = torch.from_numpy(probabilities)[None].to(image.device)
     for sigma in SIGMAS:
         at = f" at ({sigma[0]:g}, {sigma[1]:g})"
         with_63 = work.without_gradients(work.lattice_with_neighbours, image, sigma)
         yield Case("lattice, 63 neighbours" + at, {OURS: with_63, TORCH: work.in_torch(with_63)})
         gaussian = work.without_gradients(work.gaussian_filter(image, sigma).matmul, labels_last(batch))
-        yield Case("Gaussian bilateral filter" + at, {OURS: gaussian, TORCH: work.in_torch(gaussian)})
+        contestants = {OURS: gaussian, TORCH: work.in_torch(gaussian)}
+        if image.device.type == "cuda":
+            if work.peer("warpconvnet") is not None:
+                contestants["WarpConvNet"] = work.warpconvnet_filter(image, labels_last(batch), sigma)
+            if work.peer("monai") is not None:
+                contestants["MONAI, with its lattice"] = work.monai_filter(image, labels_last(batch), sigma)
+        yield Case("Gaussian bilateral filter" + at, contestants)
         dense = work.dense_crf(sigma)
         forward = work.without_gradients(dense, batch, image)
         contestants = {OURS: forward, TORCH: work.in_torch(forward)}
@@ -135,12 +141,15 @@ def _products(image: Tensor, logits: Tensor, sigma: tuple[float, float], at: str
     """
     labels = logits.shape[1]
     q = labels_last(logits.softmax(1))
-    spatial = SpatialFilter(torch.randn(labels, labels, 9, 9), symmetric=False)
+    spatial = SpatialFilter(torch.randn(labels, labels, 9, 9, device=q.device), symmetric=False)
     lattice = build_lattice(gaussian_taps(5, 1)[0] * work.features(image, sigma))
     neighbours = lattice.neighbours(radius=1)
-    vertex_values, matrices = lattice.splat(q.flatten(0, -2)), torch.randn(len(neighbours), labels, labels)
+    vertex_values, matrices = (
+        lattice.splat(q.flatten(0, -2)),
+        torch.randn(len(neighbours), labels, labels, device=q.device),
+    )
     links = float((neighbours < len(lattice.keys)).sum())
-    square = torch.randn(1024, 1024)
+    square = torch.randn(1024, 1024, device=q.device)
     return Case(
         "operations per second" + at,
         {

@@ -24,11 +24,19 @@ def interleaved(contestants: Mapping[str, Task], repetitions: int, warm_up: int 
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for repetition in range(warm_up + repetitions):
         for name, task in contestants.items():
+            synchronise()
             started = time.perf_counter()
             task()
+            synchronise()
             if repetition >= warm_up:
                 seconds[name].append(time.perf_counter() - started)
     return seconds
+
+
+def synchronise() -> None:
+    """Waits for what a GPU still has to do."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
@@ -60,7 +68,12 @@ def _function_name(file: str, line: int, function: str) -> str:
 
 
 def peak_memory(task: Task) -> float:
-    """How far memory rises during a task, in MB; Linux knows it."""
+    """How far memory rises during a task, in MB: that of a GPU if there is one, else Linux knows it."""
+    if torch.accelerator.is_available():
+        torch.accelerator.reset_peak_memory_stats()
+        allocated = torch.accelerator.memory_allocated()
+        task()
+        return (torch.accelerator.max_memory_allocated() - allocated) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before = _status("VmRSS")
     task()

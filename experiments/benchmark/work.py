@@ -17,6 +17,8 @@ from crfgrad.operators import LatticeBlur, Operator
 from experiments.benchmark.measure import Task
 
 ITERATIONS, MORE_ITERATIONS = 5, 10
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+"""Where the work is done: on a GPU, if torch finds one."""
 SPATIAL = {"sxy": 3.0, "compat": 3.0}
 BILATERAL_COMPAT = 10.0
 
@@ -56,29 +58,29 @@ def tensors(height: int, width: int, labels: int, batch: int = 1) -> tuple[Tenso
     pixels = photograph(height, width)
     image = torch.from_numpy(pixels).movedim(-1, 0).float().expand(batch, -1, -1, -1)
     logits = torch.stack([torch.from_numpy(scores(pixels, labels, seed)) for seed in range(batch)])
-    return image.contiguous(), logits
+    return image.contiguous().to(DEVICE), logits.to(DEVICE)
 
 
 def features(image: Tensor, sigma: tuple[float, float]) -> Tensor:
     """Position and colour in units of their widths: (B, H, W, 5)."""
-    return positions_and_colours(image) / torch.tensor([sigma[0]] * 2 + [sigma[1]] * 3)
+    return positions_and_colours(image) / torch.tensor([sigma[0]] * 2 + [sigma[1]] * 3, device=image.device)
 
 
 def dense_crf(setting: tuple[float, ...], iterations: int = ITERATIONS) -> DenseCRF:
     """Our dense CRF with the parameters of the benchmark."""
-    return DenseCRF(SPATIAL["sxy"], SPATIAL["compat"], *Setting(*setting), iterations=iterations)
+    return DenseCRF(SPATIAL["sxy"], SPATIAL["compat"], *Setting(*setting), iterations=iterations).to(DEVICE)
 
 
 def free_crf(labels: int, sigma: tuple[float, float], **options: Any) -> CRF:
     """Our CRF with free 9 x 9 filters and free filters on the lattice."""
     bilateral = partial(BilateralPotential, sigma_xy=sigma[0], sigma_value=sigma[1])
-    return CRF(labels, [SpatialPotential, bilateral], **options)
+    return CRF(labels, [SpatialPotential, bilateral], **options).to(DEVICE)
 
 
 def both_ways(module: Callable[..., Tensor], logits: Tensor, *inputs: Tensor) -> Task:
     """Forward and backward: gradients of the logits and of all parameters."""
     leaf = logits.clone().requires_grad_()
-    cotangent = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+    cotangent = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits.device)
 
     def task() -> None:
         leaf.grad = None
@@ -160,6 +162,24 @@ def gaussian_filter(image: Tensor, sigma: tuple[float, float]) -> Operator:
     """The Gaussian bilateral filter, prepared."""
     lattice = build_lattice(features(image, sigma))
     return LatticeBlur(lattice, lattice, lattice.axes())
+
+
+def warpconvnet_filter(image: Tensor, values: Tensor, sigma: tuple[float, float]) -> Task:
+    """The same by WarpConvNet, prepared."""
+    networks = import_module("warpconvnet.nn")
+    prepared = networks.BilateralPermutohedralFilterCached(sigma_xyz=sigma[0], sigma_feat=sigma[1]).to(DEVICE)
+    pixels = positions_and_colours(image).flatten(0, -2)  # (N, 5)
+    prepared.build_lattice(pixels[:, :2].contiguous(), pixels[:, 2:].contiguous())
+    rows = values.flatten(0, -2)
+    return without_gradients(prepared, rows)
+
+
+def monai_filter(image: Tensor, values: Tensor, sigma: tuple[float, float]) -> Task:
+    """The same by MONAI, which builds its lattice at each call and takes 16 channels at most."""
+    layer = import_module("monai.networks.layers").PHLFilter
+    guide = features(image, sigma).movedim(-1, 1).contiguous()  # (B, 5, H, W)
+    parts = [part.contiguous() for part in values.movedim(-1, 1).split(16, dim=1)]
+    return without_gradients(lambda: [layer.apply(part, guide) for part in parts])
 
 
 def projection(logits: Tensor) -> Task:

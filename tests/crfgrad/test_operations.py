@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -20,9 +21,12 @@ from crfgrad import (
     check_values,
     use_backend,
 )
+from crfgrad.geometry import subset_taps
 from crfgrad.lattice import Lattice, OwnPart, build_lattice
+from crfgrad.operators import LatticeFilter
 from crfgrad.ops import chunks, rows, spatial, taps
 from crfgrad.ops.lattice import check_size
+from crfgrad.ops.message import matrices
 from crfgrad.ops.spatial import SpatialKernel
 from experiments.scene import make_scene
 from tests.crfgrad.fields import randomise
@@ -50,13 +54,16 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
     matrices = some(7, 4, 3)
     own = OwnPart.of(found)
     groups = own.pixels, own.starts, own.sets
+    own_taps = subset_taps(2, 1)
     kernels = [some(3, 3, 5, 5), some(1, 1, 9, 9), some(3, 3, 9, 9), some(3, 3, 1, 15)]
     spectra = [(OPERATIONS.spatial_spectrum(kernel, list(kernel.shape)), list(kernel.shape)) for kernel in kernels]
     field, excluded = some(2, 6, 7, 3), torch.rand(2, 6, 7, 3) < 0.2
     excluded[..., 0] = False
     projected = OPERATIONS.simplex_project(field, None, 0.0, None, 0.1)
     return {
-        "lattice_build": [(some(20, dimension), 10, radius) for dimension, radius in ((1, 1), (2, 2), (5, 1))],
+        "lattice_build": [
+            (some(20, dimension), 10, radius, radius > 1) for dimension, radius in ((1, 1), (2, 2), (5, 1))
+        ],
         "lattice_neighbours": [(found.keys, found.strides, 1)],
         "lattice_axes": [(found.keys, found.strides)],
         "lattice_embed": [(some(20, dimension),) for dimension in (1, 5)],
@@ -80,6 +87,19 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
         "own_part_transpose": [(some(20, 2), own.coefficients, some(4, 2, 3), *groups, 4, False)],
         "own_part_coefficients": [(some(20, 2), pixels, some(4, 2, 3), *groups, 4, False)],
         "own_part_matrices": [(pixels, some(20, 3), own.coefficients, *groups, 4, flag) for flag in (False, True)],
+        "lattice_receive": [
+            (vertices, weights, *between, pixels, own.coefficients, some(4, 3, 3), *groups, 4, False, pixels, None),
+            (vertices, weights, *between, None, None, None, None, None, None, 0, True, pixels, some(20, 3)),
+        ],
+        "lattice_message_matrices": [
+            (vertices, vertices, neighbours, pixels, pixels, own.coefficients, *groups, 4, flag)
+            for flag in (False, True)
+        ],
+        "lattice_matrices": [(some(7, 3, 3), own_taps, 4.5, *flags) for flags in product((False, True), repeat=2)],
+        "lattice_matrices_transpose": [
+            (some(7 + 4 * own, 3, 3), own_taps, 4.5, symmetric, own)
+            for symmetric, own in product((False, True), repeat=2)
+        ],
         "spatial_convolve": [(field, kernel, list(kernel.shape)) for kernel in kernels],
         "spatial_convolve_transpose": [(field, kernel, list(kernel.shape)) for kernel in kernels],
         "spatial_convolve_kernel": [(field, some(2, 6, 7, 3), list(kernel.shape)) for kernel in kernels],
@@ -90,6 +110,9 @@ def samples(dtype: torch.dtype) -> dict[str, list[tuple[object, ...]]]:
         "spatial_spectrum_transpose": spectra,
         "simplex_project": [(field, None, 0.0, None, 0.1), (field, some(2, 6, 7, 3), 0.5, excluded, 0.0)],
         "simplex_project_jacobian": [(field, projected, 0.1, transposed) for transposed in (False, True)],
+        "simplex_project_step_gradients": [(field, projected, 0.1, 0.5)],
+        "unary_costs": [(field, 1e-6, 2.5)],
+        "unary_costs_gradient": [(field, some(2, 6, 7, 3), 1e-6, 2.5)],
         "simplex_softmax": [(field, None, 1.0), (field, excluded, -2.0)],
         "simplex_softmax_gradient": [(field, field.softmax(-1), 2.0)],
     }
@@ -142,8 +165,33 @@ def gradient_cases() -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...
         filters = SpatialKernel.of(kernel)
         return filters.apply(values) + 3 * filters.apply(values, transposed=True)
 
+    def message(own: bool, symmetric: bool) -> Callable[..., Tensor]:
+        def apply(q: Tensor, weights: Tensor, matrices: Tensor, *added: Tensor) -> Tensor:
+            weighted = found._replace(barycentric=weights)
+            matrices = (
+                matrices + torch.cat([taps.opposite_taps(matrices[:7]), matrices[7:]]).mT if symmetric else matrices
+            )
+            part = OwnPart.of(weighted) if own else None
+            return LatticeFilter(weighted, neighbours, matrices, symmetric, part).add_to(added, q)
+
+        return apply
+
     weights = found.barycentric.detach().requires_grad_()
     return {
+        "message": (message(False, False), (differentiable(6, 2), weights, differentiable(7, 2, 2))),
+        "message with an own part": (
+            message(True, False),
+            (differentiable(6, 2), weights, differentiable(11, 2, 2), *(differentiable(6, 2) for _ in range(3))),
+        ),
+        "symmetric message": (
+            message(True, True),
+            (differentiable(6, 2), weights, differentiable(11, 2, 2), differentiable(6, 2)),
+        ),
+        "matrices": (
+            lambda filters: matrices(filters, subset_taps(2, 1), 4.5, True, True),
+            (differentiable(7, 2, 2),),
+        ),
+        "costs": (lambda x: rows.costs(x, 1e-2, 2.5), (differentiable(5, 4),)),
         "slice": (weighted(Lattice.slice), (differentiable(vertices + 1, 2), weights)),
         "splat": (weighted(Lattice.splat), (differentiable(6, 2), weights)),
         "filter": (
@@ -211,25 +259,34 @@ def training_step(crf: CRF, size: tuple[int, int] = (96, 128)) -> Callable[[], N
 NOT_WORK = """view as_strided t transpose permute expand unsqueeze squeeze select slice reshape _reshape_alias
     _unsafe_view unflatten flatten detach alias movedim unbind split narrow view_as unfold chunk numpy_T mT diagonal
     resolve_conj resolve_neg as_strided_ unsqueeze_ squeeze_ to result_type promote_types lift_fresh detach_ can_cast
-    empty empty_like empty_strided new_empty resize_ set_ new_empty_strided""".split()
+    meshgrid empty empty_like empty_strided new_empty resize_ set_ new_empty_strided""".split()
 """Views, allocations, and calls that do nothing by themselves."""
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2", "aten::unique_consecutive", "aten::equal"}
 
 
+LAUNCH = "launch of a kernel"
+
+
 def counted(run: Callable[[], None]) -> tuple[int, int]:
-    """Operations and waits of the host for the device, inside of our operations too."""
+    """Operations and waits of the host for the device, inside of our operations too, and launches of kernels."""
 
     def works(event: FunctionEvent) -> bool:
-        return event.name.startswith("aten::") and event.name.removeprefix("aten::") not in NOT_WORK
+        name = event.name.removeprefix("aten::")
+        return event.name == LAUNCH or (name != event.name and name not in NOT_WORK)
 
     def has_parts(event: FunctionEvent) -> bool:
-        return any(works(child) or has_parts(child) for child in event.cpu_children)
+        return event.name != LAUNCH and any(works(child) or has_parts(child) for child in event.cpu_children)
+
+    def launched(event: FunctionEvent) -> bool:
+        above = event.cpu_parent
+        return above is not None and (above.name == LAUNCH or launched(above))
 
     run()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         run()
-    events = profiled.events()
-    assert events is not None
+    found = profiled.events()
+    assert found is not None
+    events = [event for event in found if not launched(event)]
     leaves = [event for event in events if works(event) and not has_parts(event)]
     return len(leaves), sum(event.name in WAITS for event in events)
 

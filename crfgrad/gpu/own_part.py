@@ -1,0 +1,350 @@
+"""Triton twins of ``crfgrad.ops.own_part``: each pixel is a group by itself.
+
+A block of pixels is multiplied by the matrix of one set of axes after the other, each pixel with its coefficient of
+that set, 0 for most.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from crfgrad.gpu.interpolation import gathered, interpolate_onto, sliced
+from crfgrad.gpu.launch import FLOATS, cdiv, contiguous, flat, launch, power, precision
+from crfgrad.gpu.taps import add_up, filter_matrices_parts, inner_tile, split, tile
+from crfgrad.ops.own_part import corner_pairs, places_of
+
+PIXELS = 64  # of a block of a sum
+DIMENSIONS = 8
+"""The most axes whose pairs of corners are held in registers."""
+
+
+@contiguous
+def products(left: Tensor, right: Tensor, order: Tensor) -> Any:
+    """See ``crfgrad.ops.own_part.corner_pair_products``."""
+    return _of_pairs(_pair_products, left, right, 1 + left.shape[1] * (left.shape[1] - 1) // 2)
+
+
+@contiguous
+def by_left(grad: Tensor, right: Tensor, order: Tensor) -> Any:
+    """See ``crfgrad.ops.own_part.corner_pair_left``."""
+    return _of_pairs(_by_corner, grad, right, right.shape[1], LEFT=True)
+
+
+@contiguous
+def by_right(grad: Tensor, left: Tensor, order: Tensor) -> Any:
+    """See ``crfgrad.ops.own_part.corner_pair_right``."""
+    return _of_pairs(_by_corner, grad, left, left.shape[1], LEFT=False)
+
+
+def _of_pairs(kernel: Any, first: Tensor, second: Tensor, columns: int, **constants: Any) -> Any:
+    count, corners = second.shape
+    if second.dtype not in FLOATS or corners > DIMENSIONS + 1:
+        return NotImplemented
+    out = first.new_empty(count, columns)
+    low, high = corner_pairs(corners, first.device)
+    given = first, second, low, high, out, count, corners
+    sizes = {"ROWS": 64, "COLUMNS": power(columns)}
+    launch(kernel, (cdiv(count, 64),), *given, **sizes, **constants)
+    return out
+
+
+@contiguous
+def group(order: Tensor) -> Any:
+    """See ``crfgrad.ops.own_part.own_part_groups``."""
+    count, dimension = order.shape
+    if dimension > DIMENSIONS:
+        return NotImplemented
+    pairs = 1 + dimension * (dimension + 1) // 2
+    pixels, starts, sets = (
+        order.new_empty(size, dtype=torch.int64) for size in ((count,), (count + 1,), (count, pairs))
+    )
+    low, high = corner_pairs(dimension + 1, order.device)
+    given = order, low, high, pixels, starts, sets, count, dimension, pairs
+    launch(_sets, (cdiv(count + 1, 64),), *given, ROWS=64, COLUMNS=power(pairs))
+    return pixels, starts, sets
+
+
+def own_part(values: Tensor, coefficients: Tensor, matrices: Tensor, *groups: Any) -> Any:
+    """See ``crfgrad.ops.own_part.own_part_filter``."""
+    return received(None, None, None, values, coefficients, matrices, places_of(*groups[:3]), None, None)
+
+
+def own_part_transpose(grad: Tensor, coefficients: Tensor, matrices: Tensor, *groups: Any) -> Any:
+    """See ``crfgrad.ops.own_part.own_part_transpose``."""
+    return own_part(grad, coefficients, matrices.mT, *groups)
+
+
+def receive(vertices: Tensor, barycentric: Tensor, corners: Tensor, *rest: Any) -> Any:
+    """See ``crfgrad.ops.message.lattice_receive``."""
+    *_, values, coefficients, matrices, pixels, starts, sets, _, _, first, second = rest
+    if values is None:
+        return interpolate_onto(vertices, barycentric, corners, first, second)
+    sets = places_of(pixels, starts, sets)
+    return received(vertices, barycentric, corners, values, coefficients, matrices, sets, first, second)
+
+
+def received(
+    vertices: Tensor | None,
+    barycentric: Tensor | None,
+    corners: Tensor | None,
+    values: Tensor,
+    coefficients: Tensor,
+    matrices: Tensor,
+    sets: Tensor,
+    first: Tensor | None,
+    second: Tensor | None,
+) -> Any:
+    """The own part, and what is added to it: a slice, and one or two fields."""
+    values, coefficients, sets = flat(values), flat(coefficients), flat(sets)
+    dimension = 0 if sets.shape[1] < 2 else corner_count(sets.shape[1]) - 1
+    if values.dtype != torch.float32 or dimension > DIMENSIONS:
+        return NotImplemented
+    vertices, barycentric, corners = flat(vertices), flat(barycentric), flat(corners)
+    first, second = flat(first), flat(second)
+    count, (number, outputs, inputs) = len(values), matrices.shape
+    out = values.new_empty(count, outputs)
+    sizes = {"INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
+    sizes["ROWS"] = 32 if outputs <= 32 else 16  # more do not fit into registers
+    grid = cdiv(count, sizes["ROWS"]), cdiv(outputs, sizes["OUTPUTS"])
+    tensors = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
+    given = *tensors, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]
+    options: dict[str, Any] = {"CORNERS": dimension + 1, "PRECISION": precision(), "warps": 8}
+    launch(_received, grid, *given, *matrices.stride(), **options, **sizes)
+    return out
+
+
+def corner_count(columns: int) -> int:
+    """Corners of a simplex, from the number of coefficients."""
+    return next(corners for corners in range(2, columns + 2) if 1 + corners * (corners - 1) // 2 >= columns)
+
+
+@contiguous
+def own_part_coefficients(grad: Tensor, values: Tensor, matrices: Tensor, *groups: Any) -> Any:
+    """See ``crfgrad.ops.own_part.own_part_coefficients``."""
+    sets = places_of(*groups[:3])
+    if values.dtype != torch.float32 or sets.shape[1] > 64:
+        return NotImplemented
+    count, (number, outputs, inputs) = len(values), matrices.shape
+    out = values.new_empty(sets.shape)
+    pairs = power(sets.shape[1])
+    sizes = {"ROWS": 16, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs), "PAIRS": pairs}
+    given = grad, values, matrices, sets, out, count, number, inputs, outputs, sets.shape[1]
+    launch(_coefficients, (cdiv(count, sizes["ROWS"]),), *given, PRECISION=precision(), warps=8, **sizes)
+    return out
+
+
+@contiguous
+def own_part_matrices(grad: Tensor, values: Tensor, coefficients: Tensor, *groups: Any) -> Any:
+    """See ``crfgrad.ops.own_part.own_part_matrices``."""
+    *of_pixels, count, symmetric = groups
+    sets = places_of(*of_pixels)
+    if values.dtype != torch.float32 or sets.shape[1] > 64:
+        return NotImplemented
+    _, parts = split(len(values), PIXELS)
+    found = values.new_empty(parts, count, grad.shape[1], values.shape[1])
+    _matrices_of(grad, values, coefficients, sets, found, 0)
+    out = torch.empty_like(found[0])
+    add_up(found, out, symmetric)
+    return out
+
+
+@contiguous
+def message_matrices(
+    by_vertices: Tensor,
+    vertices: Tensor,
+    neighbours: Tensor,
+    grad: Tensor,
+    values: Tensor,
+    coefficients: Tensor,
+    *groups: Any,
+) -> Any:
+    """See ``crfgrad.ops.message.lattice_message_matrices``."""
+    *of_pixels, count, symmetric = groups
+    sets = places_of(*of_pixels)
+    if values.dtype != torch.float32 or sets.shape[1] > 64:
+        return NotImplemented
+    taps = len(neighbours)
+    parts = max(split(len(values), PIXELS)[1], split(len(vertices), PIXELS)[1])
+    found = values.new_empty(parts, taps + count, grad.shape[1], values.shape[1])
+    filter_matrices_parts(by_vertices, vertices, neighbours, found)
+    _matrices_of(grad, values, coefficients, sets, found, taps)
+    out = torch.empty_like(found[0])
+    add_up(found, out, symmetric, taps)
+    return out
+
+
+def _matrices_of(grad: Tensor, values: Tensor, coefficients: Tensor, sets: Tensor, found: Tensor, first: int) -> None:
+    """Sums over parts of the pixels, in their places from the first on: (parts, first + 2^d, C_out, C_in)."""
+    (parts, matrices, outputs, inputs), count, pairs = found.shape, len(values), sets.shape[1]
+    sizes = {"ROWS": 32, "INPUTS": inner_tile(inputs), "OUTPUTS": inner_tile(outputs), "PAIRS": power(pairs)}
+    together = min(power(matrices - first), 128 // sizes["OUTPUTS"])
+    tiles = cdiv(inputs, sizes["INPUTS"])
+    grid = cdiv(matrices - first, together), parts, tiles * cdiv(outputs, sizes["OUTPUTS"])
+    each = cdiv(cdiv(count, sizes["ROWS"]), parts)
+    given = grad, values, coefficients, sets, found, count, each, matrices, first, inputs, outputs, tiles, pairs
+    launch(_matrices, grid, *given, SETS=together, PRECISION=precision(), warps=8, **sizes)
+
+
+@triton.jit
+def _place(low, high, corners):
+    """The place of the pair of two corners among the coefficients."""
+    return 1 + low * (2 * corners - low - 1) // 2 + high - low - 1
+
+
+@triton.jit
+def _pair_products(left, right, low, high, out, count, corners, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    pairs = corners * (corners - 1) // 2
+    there = row < count
+    a = tl.load(low + column - 1, mask=(column > 0) & (column <= pairs), other=0)
+    b = tl.load(high + column - 1, mask=(column > 0) & (column <= pairs), other=0)
+    mask = there[:, None] & (column[None, :] <= pairs)
+    product = tl.load(left + row[:, None] * corners + a[None, :], mask=mask, other=0)
+    product *= tl.load(right + row[:, None] * corners + b[None, :], mask=mask, other=0)
+    centre = tl.zeros((ROWS,), out.dtype.element_ty)
+    for k in range(corners):
+        one = tl.load(left + row * corners + k, mask=there, other=0)
+        centre += one * tl.load(right + row * corners + k, mask=there, other=0)
+    product = tl.where(column[None, :] == 0, centre[:, None], product)
+    tl.store(out + row[:, None] * (pairs + 1) + column[None, :], product, mask=mask)
+
+
+@triton.jit
+def _by_corner(
+    grad, weights, low, high, out, count, corners, LEFT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """What the coefficients of the pairs in which a corner is the left, or the right one, give to its weight."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    there = row < count
+    pairs = corners * (corners - 1) // 2 + 1
+    mask = there[:, None] & (column[None, :] < corners)
+    centre = tl.load(grad + row * pairs, mask=there, other=0)
+    total = centre[:, None] * tl.load(weights + row[:, None] * corners + column[None, :], mask=mask, other=0)
+    for other in range(corners):
+        if LEFT:
+            paired = column < other
+            place = _place(column, other, corners)
+        else:
+            paired = column > other
+            place = _place(other, column, corners)
+        by_pair = tl.load(grad + row[:, None] * pairs + place[None, :], mask=mask & paired[None, :], other=0)
+        total += by_pair * tl.load(weights + row * corners + other, mask=there, other=0)[:, None]
+    tl.store(out + row[:, None] * corners + column[None, :], total, mask=mask)
+
+
+@triton.jit
+def _sets(
+    order, low, high, pixels, starts, sets, count, dimension, pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    there = row < count
+    tl.store(pixels + row, row, mask=there)
+    tl.store(starts + row, row, mask=row <= count)
+    a = tl.load(low + column - 1, mask=(column > 0) & (column < pairs), other=0)
+    b = tl.load(high + column - 1, mask=(column > 0) & (column < pairs), other=0)
+    total = tl.zeros((ROWS, COLUMNS), tl.int64)
+    for k in range(dimension):
+        axis = tl.load(order + row * dimension + k, mask=there, other=0).to(tl.int64)
+        between = (a <= k) & (b > k)
+        total += tl.where(between[None, :], (tl.full((ROWS,), 1, tl.int64) << axis)[:, None], 0)
+    tl.store(sets + row[:, None] * pairs + column[None, :], total, mask=there[:, None] & (column[None, :] < pairs))
+
+
+@triton.jit
+def _received(
+    vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out,
+    count, size, number, inputs, outputs, pairs, set_stride, output_stride, input_stride,
+    CORNERS: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inner, pair = tl.arange(0, INPUTS), tl.arange(0, PAIRS)
+    there = row < count
+    mask = there[:, None] & (pair[None, :] < pairs)
+    own = tl.load(sets + row[:, None] * pairs + pair[None, :], mask=mask, other=-1).to(tl.int32)
+    coefficient = tl.load(coefficients + row[:, None] * pairs + pair[None, :], mask=mask, other=0)
+    total = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    for start in range(0, inputs, INPUTS):
+        given = start + inner
+        value = gathered(values, row, there, given, count, inputs)
+        places = given[:, None] * input_stride + column[None, :] * output_stride
+        known = (given[:, None] < inputs) & (column[None, :] < outputs)
+        matrix = matrices + places
+        for one in range(number):
+            factor = tl.sum(tl.where(own == one, coefficient, 0), 1)
+            weight = tl.load(matrix, mask=known, other=0)
+            total = tl.dot(value * factor[:, None], weight, total, input_precision=PRECISION)
+            matrix += set_stride
+    mask = there[:, None] & (column[None, :] < outputs)
+    place = row[:, None] * outputs + column[None, :]
+    if vertices is not None:
+        total += sliced(vertices, barycentric, corners, row, there, column, size, outputs, CORNERS)
+    if first is not None:
+        total += tl.load(first + place, mask=mask, other=0)
+    if second is not None:
+        total += tl.load(second + place, mask=mask, other=0)
+    tl.store(out + place, total, mask=mask)
+
+
+@triton.jit
+def _coefficients(
+    grad, values, matrices, sets, out, count, number, inputs, outputs, pairs,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inner, outer, pair = tl.arange(0, INPUTS), tl.arange(0, OUTPUTS), tl.arange(0, PAIRS)
+    there = row < count
+    mask = there[:, None] & (pair[None, :] < pairs)
+    own = tl.load(sets + row[:, None] * pairs + pair[None, :], mask=mask, other=-1).to(tl.int32)
+    total = tl.zeros((ROWS, PAIRS), tl.float32)
+    for end in range(0, outputs, OUTPUTS):
+        column = end + outer
+        received = gathered(grad, row, there, column, count, outputs)
+        for start in range(0, inputs, INPUTS):
+            given = start + inner
+            value = gathered(values, row, there, given, count, inputs)
+            known = (given[:, None] < inputs) & (column[None, :] < outputs)
+            matrix = matrices + column[None, :] * inputs + given[:, None]
+            for one in range(number):
+                product = tl.dot(value, tl.load(matrix, mask=known, other=0), input_precision=PRECISION)
+                total += tl.where(own == one, tl.sum(received * product, 1)[:, None], 0)
+                matrix += outputs * inputs
+    tl.store(out + row[:, None] * pairs + pair[None, :], total, mask=mask)
+
+
+@triton.jit
+def _matrices(
+    grad, values, coefficients, sets, found, count, each, matrices, first, inputs, outputs, tiles, pairs,
+    SETS: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Some sets at a time, one below the other."""
+    part = tl.program_id(1)
+    some, pair = tl.program_id(0) * SETS + tl.arange(0, SETS), tl.arange(0, PAIRS)
+    column = tl.program_id(2) % tiles * INPUTS + tl.arange(0, INPUTS)
+    line = tl.program_id(2) // tiles * OUTPUTS + tl.arange(0, OUTPUTS)
+    total = tl.zeros((SETS * OUTPUTS, INPUTS), tl.float32)
+    for block in range(part * each, part * each + each):
+        row = tl.full((), ROWS, tl.int64) * block + tl.arange(0, ROWS)
+        there = row < count
+        mask = there[:, None] & (pair[None, :] < pairs)
+        own = tl.load(sets + row[:, None] * pairs + pair[None, :], mask=mask, other=-1).to(tl.int32)
+        coefficient = tl.load(coefficients + row[:, None] * pairs + pair[None, :], mask=mask, other=0)
+        factor = tl.sum(tl.where(own[:, None, :] == some[None, :, None], coefficient[:, None, :], 0), 2)  # (ROWS, SETS)
+        received = gathered(grad, row, there, line, count, outputs)
+        weighted = tl.reshape(factor[:, :, None] * received[:, None, :], (ROWS, SETS * OUTPUTS))
+        value = gathered(values, row, there, column, count, inputs)
+        total = tl.dot(tl.trans(weighted), value, total, input_precision=PRECISION)
+    below = tl.arange(0, SETS * OUTPUTS)
+    one = tl.program_id(0) * SETS + below // OUTPUTS
+    line = tl.program_id(2) // tiles * OUTPUTS + below % OUTPUTS
+    there = (one < matrices - first) & (line < outputs)
+    place = (part * matrices + first + one).to(tl.int64) * outputs * inputs + line * inputs
+    tl.store(found + place[:, None] + column[None, :], total, mask=there[:, None] & (column[None, :] < inputs))
