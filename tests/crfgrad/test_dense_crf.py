@@ -98,10 +98,10 @@ def test_adding_onto_a_field_is_the_sum_with_and_without_gradients() -> None:
     kernel = gaussian_kernel(torch.randn(2, 40, 3))
     q, base = torch.rand(2, 40, 5), torch.randn(2, 40, 5)
     expected = base + kernel.matmul(q)
-    assert torch.equal(kernel.plus(base, q), expected)
+    assert torch.equal(kernel.add_to([base], q), expected)
     with torch.no_grad():
-        assert torch.allclose(kernel.plus(base, q), expected, atol=1e-6)
-        assert torch.allclose(kernel.transpose().plus(base, q), base + kernel.transpose().matmul(q), atol=1e-6)
+        assert torch.allclose(kernel.add_to([base], q), expected, atol=1e-6)
+        assert torch.allclose(kernel.transpose().add_to([base], q), base + kernel.transpose().matmul(q), atol=1e-6)
 
 
 def test_points_in_any_space_are_mean_field_with_dense_matrices() -> None:
@@ -176,7 +176,7 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         DenseCRF()(probabilities, image / 255)
     with pytest.raises(ValueError, match="compat has shape"):
         DenseCRF(gaussian_compat=[1.0, 2.0])(probabilities, image)
-    with pytest.raises(ValueError, match="bilateral_srgb has 2 widths for 3 channels"):
+    with pytest.raises(ValueError, match="bilateral_srgb has 2 numbers for 3 channels"):
         DenseCRF(bilateral_srgb=(13, 13))(probabilities, image)
     with pytest.raises(TypeError, match="give either probabilities or unary"):
         DenseCRF()(image=image)

@@ -232,7 +232,7 @@ def test_settings_from_a_file_and_from_options(folder: Folder, capsys: pytest.Ca
     ("given", "told"),
     [
         (["--bilateral-sxy", "0"], "bilateral_sxy must be positive"),
-        (["--gaussian-sxy", "1", "2", "3"], "3 widths for 2"),
+        (["--gaussian-sxy", "1", "2", "3"], "3 numbers for 2"),
         (["--iterations", "-1"], "iterations must be a whole number"),
         (["--jobs", "0"], "--jobs must be 1 or more"),
         (["--num-labels", "3"], "give their folder by --labels"),
