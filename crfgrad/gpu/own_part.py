@@ -107,7 +107,7 @@ def received(
     count, (number, outputs, inputs) = len(values), matrices.shape
     out = values.new_empty(count, outputs)
     sizes = {"INPUTS": inner_tile(inputs), "OUTPUTS": tile(outputs), "PAIRS": power(sets.shape[1])}
-    sizes["ROWS"] = 32 if outputs <= 32 else 16  # more do not fit into registers
+    sizes["ROWS"] = 32 if outputs <= 32 and vertices is not None else 16  # more spill registers
     grid = cdiv(count, sizes["ROWS"]), cdiv(outputs, sizes["OUTPUTS"])
     tensors = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
     given = *tensors, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]

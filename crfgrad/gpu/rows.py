@@ -11,10 +11,11 @@ from crfgrad.gpu.launch import FLOATS, LABELS, cdiv, contiguous, launch, power
 TILE = 2048  # numbers of a block
 
 
-def _rows(kernel: Any, like: Tensor, *arguments: Any, **constants: Any) -> Any:
+def _served(kernel: Any, like: Tensor, *arguments: Any, **constants: Any) -> bool:
+    """Starts a kernel on all rows, if it is made for their type and length."""
     labels = like.shape[-1]
     if labels > LABELS or like.dtype not in FLOATS:
-        return NotImplemented
+        return False
     rows, columns = like.numel() // labels, power(labels)
     block = TILE // columns
     launch(kernel, (cdiv(rows, block),), *arguments, rows, labels, ROWS=block, COLUMNS=columns, **constants)
@@ -25,50 +26,54 @@ def _rows(kernel: Any, like: Tensor, *arguments: Any, **constants: Any) -> Any:
 def project_rows(x: Tensor, gradient: Tensor | None, step: float, excluded: Tensor | None, leak: float) -> Any:
     """See ``crfgrad.ops.rows.simplex_project``."""
     out = x.new_empty(x.shape)
-    return _rows(_project, x, x, gradient, excluded, out, STEP=step, LEAK=leak) and out
+    return out if _served(_project, x, x, gradient, excluded, out, STEP=step, LEAK=leak) else NotImplemented
 
 
 @contiguous
 def project_rows_jacobian(grad: Tensor, projected: Tensor, leak: float, transposed: bool) -> Any:
     """See ``crfgrad.ops.rows.simplex_project_jacobian``."""
     out = grad.new_empty(grad.shape)
-    return _rows(_jacobian, grad, grad, projected, out, None, STEP=0.0, LEAK=leak, TRANSPOSED=transposed) and out
+    return (
+        out
+        if _served(_jacobian, grad, grad, projected, out, None, STEP=0.0, LEAK=leak, TRANSPOSED=transposed)
+        else NotImplemented
+    )
 
 
 @contiguous
 def project_step_gradients(grad: Tensor, projected: Tensor, leak: float, step: float) -> Any:
     """See ``crfgrad.ops.rows.simplex_project_step_gradients``."""
     by_x, by_gradient = grad.new_empty(grad.shape), grad.new_empty(grad.shape)
-    served = _rows(_jacobian, grad, grad, projected, by_x, by_gradient, STEP=step, LEAK=leak, TRANSPOSED=True)
-    return served and (by_x, by_gradient)
+    served = _served(_jacobian, grad, grad, projected, by_x, by_gradient, STEP=step, LEAK=leak, TRANSPOSED=True)
+    return (by_x, by_gradient) if served else NotImplemented
 
 
 @contiguous
 def softmax_rows(x: Tensor, excluded: Tensor | None, factor: float) -> Any:
     """See ``crfgrad.ops.rows.simplex_softmax``."""
     out = x.new_empty(x.shape)
-    return _rows(_softmax, x, x, excluded, out, FACTOR=factor) and out
+    return out if _served(_softmax, x, x, excluded, out, FACTOR=factor) else NotImplemented
 
 
 @contiguous
 def softmax_rows_gradient(grad: Tensor, probability: Tensor, factor: float) -> Any:
     """See ``crfgrad.ops.rows.simplex_softmax_gradient``."""
     out = grad.new_empty(grad.shape)
-    return _rows(_softmax_gradient, grad, grad, probability, out, FACTOR=factor) and out
+    return out if _served(_softmax_gradient, grad, grad, probability, out, FACTOR=factor) else NotImplemented
 
 
 @contiguous
 def costs(logits: Tensor, eps: float, unit: float) -> Any:
     """See ``crfgrad.ops.rows.unary_costs``."""
     out = logits.new_empty(logits.shape)
-    return _rows(_costs, logits, logits, None, out, EPS=eps, UNIT=unit) and out
+    return out if _served(_costs, logits, logits, None, out, EPS=eps, UNIT=unit) else NotImplemented
 
 
 @contiguous
 def costs_gradient(grad: Tensor, logits: Tensor, eps: float, unit: float) -> Any:
     """See ``crfgrad.ops.rows.unary_costs_gradient``."""
     out = logits.new_empty(logits.shape)
-    return _rows(_costs, logits, logits, grad, out, EPS=eps, UNIT=unit) and out
+    return out if _served(_costs, logits, logits, grad, out, EPS=eps, UNIT=unit) else NotImplemented
 
 
 @triton.jit

@@ -29,10 +29,20 @@ def backend() -> None:
     """In place of the fixture that picks one backend: these tests say themselves what runs."""
 
 
-def test_all_kernels_by_the_interpreter() -> None:
-    """In a process of its own, since Triton decides when it is imported."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / "interpreted.py")]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+DEVICES: dict[str, Callable[[], bool]] = {
+    "cpu": lambda: True,
+    "cuda": torch.cuda.is_available,
+    "xpu": torch.xpu.is_available,
+}
+
+
+@pytest.mark.parametrize("device", list(DEVICES))
+def test_all_kernels(device: str) -> None:
+    """In a process of its own, on a CPU by Triton's interpreter."""
+    if not DEVICES[device]():
+        pytest.skip(f"no GPU: torch finds no {device} device")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / "kernels.py")]
+    environment = {**os.environ, "TRITON_INTERPRET": str(int(device == "cpu"))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-10000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
@@ -164,23 +174,26 @@ def test_room_for_vertices() -> None:
     assert all(padded_count(vertices, corners) >= vertices for vertices in (1, 5, corners // 2, corners - 1, corners))
 
 
-ELSEWHERE: dict[str, Callable[[], bool]] = {"cuda": torch.cuda.is_available, "xpu": torch.xpu.is_available}
+def test_triton_is_imported_when_it_is_needed() -> None:
+    code = "import sys, torch; before = 'triton' in sys.modules; import crfgrad.ops.registry as registry; "
+    code += "assert before == ('triton' in sys.modules); registry._triton = lambda: False; "
+    code += (
+        "x = torch.randn(3, 4); assert torch.equal(registry.ON_GPU['simplex_softmax'](x, None, 1.0), x.softmax(-1)); "
+    )
+    code += "assert not any(name.startswith('crfgrad.gpu') for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("device", list(ELSEWHERE))
-def test_a_training_step_on_a_gpu(device: str) -> None:
-    if not ELSEWHERE[device]():
-        pytest.skip(f"no GPU: torch finds no {device} device")
-    from crfgrad import CRF, use_backend
+def test_what_is_not_served_runs_by_the_reference() -> None:
+    from crfgrad.ops.registry import ON_GPU
+    from tests.crfgrad.gpu.processors import starts
 
-    image, logits = make_scene(60, 80)[0][None].float().to(device), torch.randn(1, 21, 60, 80, device=device)
-    crf = CRF(21).to(device)
-    found = []
-    for backend in ("torch", "auto"):
-        crf.zero_grad()
-        leaf = logits.clone().requires_grad_()
-        with use_backend(backend):
-            crf(leaf, image).square().sum().backward()
-        found.append([one.grad for one in (leaf, *crf.parameters())])
-    for expected, got in zip(*found, strict=True):
-        assert torch.allclose(expected, got, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    with starts() as found:
+        for x in (torch.randn(3, 4).half(), torch.randn(3, 300)):
+            assert torch.allclose(ON_GPU["simplex_softmax"](x, None, 1.0), x.softmax(-1))
+        values, matrices = torch.randn(3, 2).double(), torch.randn(3, 2, 2).double()
+        neighbours = torch.tensor([[0, 1, 2], [1, 2, 2], [2, 0, 2]], dtype=torch.int32)
+        assert ON_GPU["lattice_filter"](values, matrices, neighbours).shape == (3, 2)
+        with pytest.raises(TypeError, match="must have one floating-point type"):
+            ON_GPU["lattice_filter"](values, matrices.float(), neighbours)
+    assert not found

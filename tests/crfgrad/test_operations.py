@@ -245,10 +245,16 @@ def test_gradients_of_the_gradients_of_a_whole_layer() -> None:
     assert gradgradcheck(apply, (logits, *(p.detach().requires_grad_() for p in parameters.values())))
 
 
+def scene(height: int, width: int) -> Tensor:
+    """An image (1, 3, H, W)."""
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        return make_scene(height, width)[0][None].float().to(device)
+
+
 def training_step(crf: CRF, size: tuple[int, int] = (96, 128)) -> Callable[[], None]:
-    image = make_scene(*size)[0][None].float()
     logits = torch.randn(1, crf.num_classes, *size, requires_grad=True)
-    cotangent = torch.randn(logits.shape)
+    image, cotangent = scene(*size), torch.randn(logits.shape)
 
     def run() -> None:
         crf(logits, image).backward(cotangent)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.benchmark import growth
+from experiments.benchmark import computed, growth
 from experiments.benchmark.__main__ import main
 from experiments.benchmark.measure import fitted_exponent, interleaved, ratio, summary
 
@@ -46,3 +46,15 @@ def test_statistics() -> None:
     assert summary([0.001, 0.002, 0.004])["median"] == pytest.approx(2)
     assert fitted_exponent([1, 10, 100], [5, 50, 500]) == pytest.approx(1)
     assert growth.size("images", {"height": 2, "width": 3, "labels": 4, "batch": 5}) == 5
+
+
+def test_what_is_computed_of_a_gpu() -> None:
+    of = computed.Sizes(pixels=1000, vertices=300, links=4000, labels=10)
+    splat = next(kernel for kernel in computed.kernels(of) if kernel.name == "splat")
+    # 10 labels of each pixel and vertex, and of each corner a weight, its place and its pixel
+    assert splat.bytes == 4 * (10 * 1000 + 10 * 300 + 6 * 1000 * 3 + 300)
+    assert splat.operations == 2 * 6 * 1000 * 10
+    assert splat.seconds("A100 (40 GB)") == 10 * splat.bytes / 1.555e12
+    assert computed.table(of).startswith("Computed, not measured: 1000 pixels")
+    doubled = computed.Sizes(2000, 600, 8000, 10)
+    assert computed.memory(doubled) == 2 * computed.memory(of)

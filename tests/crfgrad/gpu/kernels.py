@@ -1,12 +1,12 @@
-"""Each Triton kernel against the reference, by Triton's interpreter: pytest tests/crfgrad/gpu/interpreted.py."""
+"""Each Triton kernel against the reference: TRITON_INTERPRET=1 pytest tests/crfgrad/gpu/kernels.py, on a GPU without.
+
+Triton decides when it is imported whether it interprets kernels, which it does on a CPU.
+"""
 
 import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,22 +20,32 @@ from crfgrad.lattice import Lattice
 from crfgrad.ops import chunks, spatial
 from crfgrad.ops.registry import ON_GPU
 from crfgrad.potentials import bilateral
-from experiments.scene import make_scene
 from tests.crfgrad.gpu.processors import starts
-from tests.crfgrad.test_operations import counted, training_step
+from tests.crfgrad.test_operations import counted, scene, training_step
 
 OPS = torch.ops.crfgrad
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DTYPES = list(TOLERANCE)
 LABELS = [1, 2, 3, 8, 21, 40, 64]
-on_triton = torch.library.Library("crfgrad", "IMPL")
-for name, function in ON_GPU.items():
-    on_triton.impl(name, function, "CPU", allow_override=True)
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else str(torch.accelerator.current_accelerator(check_available=True) or "")
+if not DEVICE:
+    pytest.skip("no GPU: set TRITON_INTERPRET=1 to interpret the kernels", allow_module_level=True)
+if INTERPRETED:
+    on_triton = torch.library.Library("crfgrad", "IMPL")
+    for name, function in ON_GPU.items():
+        on_triton.impl(name, function, "CPU", allow_override=True)
 
 
 @pytest.fixture(autouse=True)
 def backend() -> None:
     """In place of the fixture that picks one backend: these tests use both."""
+
+
+@pytest.fixture(autouse=True)
+def _device() -> Iterator[None]:
+    with torch.device(DEVICE):
+        yield
 
 
 def tuple_of(result: Any) -> tuple[Tensor, ...]:
@@ -227,7 +237,7 @@ def test_own_part(labels: int, symmetric: bool) -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_matrices(symmetric: bool, own: bool) -> None:
     for dimension, labels in ((1, 2), (2, 21)):
-        taps = subset_taps(dimension, 1)
+        taps = subset_taps(dimension, 1).to(DEVICE)
         filters = randn(2 ** (dimension + 1) - 1, labels, labels, dtype=torch.float32)
         assert_same(OPS.lattice_matrices, filters, taps, 4.5, symmetric, own)
         grad = torch.randn_like(reference(OPS.lattice_matrices, filters, taps, 4.5, symmetric, own))
@@ -249,7 +259,7 @@ def test_a_training_step_is_few_launches_and_one_wait(size: tuple[int, int], mon
     elsewhere_than_on_a_cpu(monkeypatch)
     needed = {vertices.__name__, "_sets"}
     with check_values(False), starts(lambda kernel: not needed.isdisjoint(names_of(kernel))) as launches:
-        operations, waits = counted(training_step(CRF(21), size))
+        operations, waits = counted(training_step(CRF(21).to(DEVICE), size))
     print(f"{operations} operations and launches, {len(launches) // 2} of these ours, {waits} waits")
     assert len(launches) // 2 > 50
     assert operations <= 150
@@ -260,12 +270,12 @@ def test_a_training_step_is_few_launches_and_one_wait(size: tuple[int, int], mon
 def test_a_training_step_has_the_gradients_of_the_reference(gaussian: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere_than_on_a_cpu(monkeypatch)
     potentials = [GaussianSpatialPotential, GaussianBilateralPotential] if gaussian else None
-    crf = CRF(5, potentials)
+    crf = CRF(5, potentials).to(DEVICE)
     crf.solver.iterations = 2
     with torch.no_grad():
         for parameter in crf.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    image, logits = make_scene(32, 48)[0][None, :, 10:13, 20:24].float(), torch.randn(1, 5, 3, 4)
+    image, logits = scene(32, 48)[:, :, 10:13, 20:24], torch.randn(1, 5, 3, 4)
     found = []
     for backend in ("torch", "auto"):
         crf.zero_grad()
