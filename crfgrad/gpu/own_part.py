@@ -11,60 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crfgrad.gpu.corner_pairs import DIMENSIONS
 from crfgrad.gpu.interpolation import gathered, interpolate_onto, sliced
-from crfgrad.gpu.launch import FLOATS, cdiv, contiguous, flat, launch, power, precision
+from crfgrad.gpu.launch import cdiv, contiguous, flat, launch, power, precision
 from crfgrad.gpu.taps import add_up, filter_matrices_parts, inner_tile, split, tile
-from crfgrad.ops.own_part import corner_pairs, places_of
+from crfgrad.ops.own_part import places_of
 
 PIXELS = 64  # of a block of a sum
-DIMENSIONS = 8
-"""The most axes whose pairs of corners are held in registers."""
-
-
-@contiguous
-def products(left: Tensor, right: Tensor, order: Tensor) -> Any:
-    """See ``crfgrad.ops.own_part.corner_pair_products``."""
-    return _of_pairs(_pair_products, left, right, 1 + left.shape[1] * (left.shape[1] - 1) // 2)
-
-
-@contiguous
-def by_left(grad: Tensor, right: Tensor, order: Tensor) -> Any:
-    """See ``crfgrad.ops.own_part.corner_pair_left``."""
-    return _of_pairs(_by_corner, grad, right, right.shape[1], LEFT=True)
-
-
-@contiguous
-def by_right(grad: Tensor, left: Tensor, order: Tensor) -> Any:
-    """See ``crfgrad.ops.own_part.corner_pair_right``."""
-    return _of_pairs(_by_corner, grad, left, left.shape[1], LEFT=False)
-
-
-def _of_pairs(kernel: Any, first: Tensor, second: Tensor, columns: int, **constants: Any) -> Any:
-    count, corners = second.shape
-    if second.dtype not in FLOATS or corners > DIMENSIONS + 1:
-        return NotImplemented
-    out = first.new_empty(count, columns)
-    low, high = corner_pairs(corners, first.device)
-    given = first, second, low, high, out, count, corners
-    sizes = {"ROWS": 64, "COLUMNS": power(columns)}
-    launch(kernel, (cdiv(count, 64),), *given, **sizes, **constants)
-    return out
-
-
-@contiguous
-def group(order: Tensor) -> Any:
-    """See ``crfgrad.ops.own_part.own_part_groups``."""
-    count, dimension = order.shape
-    if dimension > DIMENSIONS:
-        return NotImplemented
-    pairs = 1 + dimension * (dimension + 1) // 2
-    pixels, starts, sets = (
-        order.new_empty(size, dtype=torch.int64) for size in ((count,), (count + 1,), (count, pairs))
-    )
-    low, high = corner_pairs(dimension + 1, order.device)
-    given = order, low, high, pixels, starts, sets, count, dimension, pairs
-    launch(_sets, (cdiv(count + 1, 64),), *given, ROWS=64, COLUMNS=power(pairs))
-    return pixels, starts, sets
 
 
 def own_part(values: Tensor, coefficients: Tensor, matrices: Tensor, *groups: Any) -> Any:
@@ -99,8 +52,7 @@ def received(
 ) -> Any:
     """The own part, and what is added to it: a slice, and one or two fields."""
     values, coefficients, sets = flat(values), flat(coefficients), flat(sets)
-    dimension = 0 if sets.shape[1] < 2 else corner_count(sets.shape[1]) - 1
-    if values.dtype != torch.float32 or dimension > DIMENSIONS:
+    if not _served(values, sets):
         return NotImplemented
     vertices, barycentric, corners = flat(vertices), flat(barycentric), flat(corners)
     first, second = flat(first), flat(second)
@@ -111,21 +63,24 @@ def received(
     grid = cdiv(count, sizes["ROWS"]), cdiv(outputs, sizes["OUTPUTS"])
     tensors = vertices, barycentric, corners, values, coefficients, matrices, sets, first, second, out
     given = *tensors, count, 0 if vertices is None else len(vertices), number, inputs, outputs, sets.shape[1]
-    options: dict[str, Any] = {"CORNERS": dimension + 1, "PRECISION": precision(), "warps": 8}
+    options: dict[str, Any] = {
+        "CORNERS": 0 if corners is None else corners.shape[1],
+        "PRECISION": precision(),
+        "warps": 8,
+    }
     launch(_received, grid, *given, *matrices.stride(), **options, **sizes)
     return out
 
 
-def corner_count(columns: int) -> int:
-    """Corners of a simplex, from the number of coefficients."""
-    return next(corners for corners in range(2, columns + 2) if 1 + corners * (corners - 1) // 2 >= columns)
+def _served(values: Tensor, sets: Tensor) -> bool:
+    return values.dtype == torch.float32 and sets.shape[1] <= 1 + DIMENSIONS * (DIMENSIONS + 1) // 2
 
 
 @contiguous
 def own_part_coefficients(grad: Tensor, values: Tensor, matrices: Tensor, *groups: Any) -> Any:
     """See ``crfgrad.ops.own_part.own_part_coefficients``."""
     sets = places_of(*groups[:3])
-    if values.dtype != torch.float32 or sets.shape[1] > 64:
+    if not _served(values, sets):
         return NotImplemented
     count, (number, outputs, inputs) = len(values), matrices.shape
     out = values.new_empty(sets.shape)
@@ -141,7 +96,7 @@ def own_part_matrices(grad: Tensor, values: Tensor, coefficients: Tensor, *group
     """See ``crfgrad.ops.own_part.own_part_matrices``."""
     *of_pixels, count, symmetric = groups
     sets = places_of(*of_pixels)
-    if values.dtype != torch.float32 or sets.shape[1] > 64:
+    if not _served(values, sets):
         return NotImplemented
     _, parts = split(len(values), PIXELS)
     found = values.new_empty(parts, count, grad.shape[1], values.shape[1])
@@ -164,7 +119,7 @@ def message_matrices(
     """See ``crfgrad.ops.message.lattice_message_matrices``."""
     *of_pixels, count, symmetric = groups
     sets = places_of(*of_pixels)
-    if values.dtype != torch.float32 or sets.shape[1] > 64:
+    if not _served(values, sets):
         return NotImplemented
     taps = len(neighbours)
     parts = max(split(len(values), PIXELS)[1], split(len(vertices), PIXELS)[1])
@@ -186,74 +141,6 @@ def _matrices_of(grad: Tensor, values: Tensor, coefficients: Tensor, sets: Tenso
     each = cdiv(cdiv(count, sizes["ROWS"]), parts)
     given = grad, values, coefficients, sets, found, count, each, matrices, first, inputs, outputs, tiles, pairs
     launch(_matrices, grid, *given, SETS=together, PRECISION=precision(), warps=8, **sizes)
-
-
-@triton.jit
-def _place(low, high, corners):
-    """The place of the pair of two corners among the coefficients."""
-    return 1 + low * (2 * corners - low - 1) // 2 + high - low - 1
-
-
-@triton.jit
-def _pair_products(left, right, low, high, out, count, corners, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    pairs = corners * (corners - 1) // 2
-    there = row < count
-    a = tl.load(low + column - 1, mask=(column > 0) & (column <= pairs), other=0)
-    b = tl.load(high + column - 1, mask=(column > 0) & (column <= pairs), other=0)
-    mask = there[:, None] & (column[None, :] <= pairs)
-    product = tl.load(left + row[:, None] * corners + a[None, :], mask=mask, other=0)
-    product *= tl.load(right + row[:, None] * corners + b[None, :], mask=mask, other=0)
-    centre = tl.zeros((ROWS,), out.dtype.element_ty)
-    for k in range(corners):
-        one = tl.load(left + row * corners + k, mask=there, other=0)
-        centre += one * tl.load(right + row * corners + k, mask=there, other=0)
-    product = tl.where(column[None, :] == 0, centre[:, None], product)
-    tl.store(out + row[:, None] * (pairs + 1) + column[None, :], product, mask=mask)
-
-
-@triton.jit
-def _by_corner(
-    grad, weights, low, high, out, count, corners, LEFT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    """What the coefficients of the pairs in which a corner is the left, or the right one, give to its weight."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    there = row < count
-    pairs = corners * (corners - 1) // 2 + 1
-    mask = there[:, None] & (column[None, :] < corners)
-    centre = tl.load(grad + row * pairs, mask=there, other=0)
-    total = centre[:, None] * tl.load(weights + row[:, None] * corners + column[None, :], mask=mask, other=0)
-    for other in range(corners):
-        if LEFT:
-            paired = column < other
-            place = _place(column, other, corners)
-        else:
-            paired = column > other
-            place = _place(other, column, corners)
-        by_pair = tl.load(grad + row[:, None] * pairs + place[None, :], mask=mask & paired[None, :], other=0)
-        total += by_pair * tl.load(weights + row * corners + other, mask=there, other=0)[:, None]
-    tl.store(out + row[:, None] * corners + column[None, :], total, mask=mask)
-
-
-@triton.jit
-def _sets(
-    order, low, high, pixels, starts, sets, count, dimension, pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    there = row < count
-    tl.store(pixels + row, row, mask=there)
-    tl.store(starts + row, row, mask=row <= count)
-    a = tl.load(low + column - 1, mask=(column > 0) & (column < pairs), other=0)
-    b = tl.load(high + column - 1, mask=(column > 0) & (column < pairs), other=0)
-    total = tl.zeros((ROWS, COLUMNS), tl.int64)
-    for k in range(dimension):
-        axis = tl.load(order + row * dimension + k, mask=there, other=0).to(tl.int64)
-        between = (a <= k) & (b > k)
-        total += tl.where(between[None, :], (tl.full((ROWS,), 1, tl.int64) << axis)[:, None], 0)
-    tl.store(sets + row[:, None] * pairs + column[None, :], total, mask=there[:, None] & (column[None, :] < pairs))
 
 
 @triton.jit

@@ -27,7 +27,7 @@ def _products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
     "(Tensor left, Tensor right, Tensor order) -> Tensor",
     fake=_products,
     kernel="corner_pairs.products",
-    gpu="own_part.products",
+    gpu="corner_pairs.products",
 )
 def corner_pair_products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
     """The coefficients c of two sets of weights b (N, d + 1), those of the corners in both places: (N, K)."""
@@ -40,7 +40,7 @@ def corner_pair_products(left: Tensor, right: Tensor, order: Tensor) -> Tensor:
     "(Tensor grad, Tensor right, Tensor order) -> Tensor",
     fake=lambda grad, right, order: torch.empty_like(right),
     kernel="corner_pairs.by_left",
-    gpu="own_part.by_left",
+    gpu="corner_pairs.by_left",
 )
 def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
     """The gradient by the weights on the left: (N, d + 1)."""
@@ -52,7 +52,7 @@ def corner_pair_left(grad: Tensor, right: Tensor, order: Tensor) -> Tensor:
     "(Tensor grad, Tensor left, Tensor order) -> Tensor",
     fake=lambda grad, left, order: torch.empty_like(left),
     kernel="corner_pairs.by_right",
-    gpu="own_part.by_right",
+    gpu="corner_pairs.by_right",
 )
 def corner_pair_right(grad: Tensor, left: Tensor, order: Tensor) -> Tensor:
     """The gradient by the weights on the right: (N, d + 1)."""
@@ -80,7 +80,9 @@ def _groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return new(order.shape[0]), new(groups + 1), new(groups, 1 + order.shape[1] * (order.shape[1] + 1) // 2)
 
 
-@operation("(Tensor order) -> (Tensor, Tensor, Tensor)", fake=_groups, kernel="own_part.group", gpu="own_part.group")
+@operation(
+    "(Tensor order) -> (Tensor, Tensor, Tensor)", fake=_groups, kernel="own_part.group", gpu="corner_pairs.group"
+)
 def own_part_groups(order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Groups of pixels by the order of their axes (N, d); here each pixel is one by itself.
 

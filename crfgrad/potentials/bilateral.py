@@ -11,7 +11,7 @@ from crfgrad.geometry import gaussian_taps, subset_taps
 from crfgrad.lattice import Lattice, OwnPart, build_lattice, paired_taps
 from crfgrad.operators import LatticeFilter, LatticeGaussian, Mixed, Operator
 from crfgrad.ops import taps
-from crfgrad.ops.message import matrices
+from crfgrad.ops.filters import matrices
 from crfgrad.ops.registry import on_cpu
 from crfgrad.potentials.base import FreePotential, PairwisePotential, potts, symmetrised
 

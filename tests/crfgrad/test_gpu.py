@@ -50,7 +50,7 @@ def test_all_kernels(device: str) -> None:
 
 def started(labels: int, dtype: torch.dtype = torch.float32, pixels: int = 3000, vertices: int = 2000) -> list:
     """What all launchers start for so many labels, on images of three channels."""
-    from crfgrad.gpu import interpolation, message, own_part, rows, taps
+    from crfgrad.gpu import corner_pairs, filters, interpolation, own_part, rows, taps
     from crfgrad.gpu import vertices as lattice
     from tests.crfgrad.gpu.processors import starts
 
@@ -90,16 +90,16 @@ def started(labels: int, dtype: torch.dtype = torch.float32, pixels: int = 3000,
         lattice.build(some(pixels, 5), pixels, 1, True)
         lattice.neighbours(keys, strides, 1)
         lattice.axes(keys, strides)
-        own_part.products(weights, weights, order)
-        own_part.by_left(coefficients, weights, order)
-        own_part.by_right(coefficients, weights, order)
-        own_part.group(order)
+        corner_pairs.products(weights, weights, order)
+        corner_pairs.by_left(coefficients, weights, order)
+        corner_pairs.by_right(coefficients, weights, order)
+        corner_pairs.group(order)
         own_part.own_part(x, coefficients, own, *groups)
         own_part.receive(v, weights, *between, x, coefficients, own, *groups, x, x)
         own_part.own_part_coefficients(x, x, own, *groups)
         own_part.message_matrices(v, v, neighbours, x, x, coefficients, *groups)
-        message.matrices(matrices, numbers[1:32], 2.5, True, True)
-        message.matrices_transpose(torch.cat([matrices, own]), numbers[1:32], 2.5, True, True)
+        filters.matrices(matrices, numbers[1:32], 2.5, True, True)
+        filters.matrices_transpose(torch.cat([matrices, own]), numbers[1:32], 2.5, True, True)
     return found
 
 

@@ -25,8 +25,8 @@ from crfgrad.geometry import subset_taps
 from crfgrad.lattice import Lattice, OwnPart, build_lattice
 from crfgrad.operators import LatticeFilter
 from crfgrad.ops import chunks, rows, spatial, taps
+from crfgrad.ops.filters import matrices
 from crfgrad.ops.lattice import check_size
-from crfgrad.ops.message import matrices
 from crfgrad.ops.spatial import SpatialKernel
 from experiments.scene import make_scene
 from tests.crfgrad.fields import randomise

@@ -23,7 +23,7 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-MODULES = ("rows", "interpolation", "taps", "vertices", "own_part", "message")
+MODULES = ("rows", "interpolation", "taps", "vertices", "corner_pairs", "own_part", "filters")
 NAMES = {
     torch.float32: "fp32",
     torch.float64: "fp64",

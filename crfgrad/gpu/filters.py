@@ -1,4 +1,4 @@
-"""Triton twins of what ``crfgrad.ops.message`` makes the matrices of a lattice's filter from."""
+"""Triton twins of ``crfgrad.ops.filters``."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ BLOCK = 256
 
 @contiguous
 def matrices(filters: Tensor, own_taps: Tensor, unit: float, symmetric: bool, own: bool) -> Any:
-    """See ``crfgrad.ops.message.lattice_matrices``."""
+    """See ``crfgrad.ops.filters.lattice_matrices``."""
     if filters.dtype not in FLOATS:
         return NotImplemented
     sets = own * (len(own_taps) + 1)
@@ -27,7 +27,7 @@ def matrices(filters: Tensor, own_taps: Tensor, unit: float, symmetric: bool, ow
 
 @contiguous
 def matrices_transpose(grad: Tensor, own_taps: Tensor, unit: float, symmetric: bool, own: bool) -> Any:
-    """See ``crfgrad.ops.message.lattice_matrices_transpose``."""
+    """See ``crfgrad.ops.filters.lattice_matrices_transpose``."""
     if grad.dtype not in FLOATS:
         return NotImplemented
     sets = own * (len(own_taps) + 1)
