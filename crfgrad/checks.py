@@ -43,20 +43,23 @@ def values_are_checked(tensor: Tensor) -> bool:
 
 
 AXES = ("depth", "height", "width")
+KINDS = {3: "sequences", 4: "images", 5: "volumes"}
+"""By the dimensions of a batch with channels."""
 
 
-def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", dimensions: int | None = 2) -> None:
+def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", dimensions: int | None = None) -> None:
     """Raises an error if shapes and types of scores (B, L, *S) and image (B, C, *S) do not fit.
 
     Args:
         scores: What there is for each label, called ``name`` in messages.
         image: The image.
         name: How to call the scores.
-        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes. None takes what the image has.
+        dimensions: Of the images: 1 for sequences, 2, or 3 for volumes. None where they can only be 2.
     """
-    axes = axes_of((image.dim() if isinstance(image, Tensor) else 4) - 2 if dimensions is None else dimensions)
-    check_scores(name, scores, ", ".join(("batch", "channels", *axes)))
-    check_tensor("image", image, ", ".join(("batch", "channels", *axes)))
+    axes = axes_of(dimensions or 2)
+    listed = ", ".join(("batch", "channels", *axes))
+    check_scores(name, scores, listed, others=dimensions is not None)
+    check_tensor("image", image, listed, others=dimensions is not None)
     if scores.shape[0] != image.shape[0]:
         raise ValueError(
             f"{name} are a batch of {scores.shape[0]}, the image is a batch of {image.shape[0]}: give an image for each"
@@ -70,30 +73,26 @@ def check_inputs(scores: Tensor, image: Tensor, name: str = "logits", dimensions
         raise ValueError(f"{name} are on {scores.device} but the image is on {image.device}: move one to the other")
 
 
-KINDS = ("sequences", "images", "volumes")
-
-
 def axes_of(dimensions: int) -> tuple[str, ...]:
     """Names of the axes of images of so many dimensions."""
     return AXES[-dimensions:] if dimensions > 1 else ("length",)
 
 
-def check_scores(name: str, scores: Tensor, dimensions: str) -> None:
+def check_scores(name: str, scores: Tensor, dimensions: str, others: bool = False) -> None:
     """Raises an error if scores are not floating-point or do not have the dimensions listed."""
-    check_tensor(name, scores, dimensions)
+    check_tensor(name, scores, dimensions, others)
     if not scores.is_floating_point():
         raise TypeError(f"{name} must be floating-point, got {scores.dtype}")
 
 
-def check_tensor(name: str, tensor: Tensor, dimensions: str) -> None:
-    """Raises an error if a tensor is empty or does not have the dimensions listed."""
+def check_tensor(name: str, tensor: Tensor, dimensions: str, others: bool = False) -> None:
+    """Raises an error if a tensor is empty or does not have the dimensions listed; ``others`` may be asked for."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
     count = dimensions.count(",") + 1
     if tensor.dim() != count:
-        remedy = ""
-        if 3 <= tensor.dim() <= 5 and 3 <= count <= 5:
-            remedy = f"; for {KINDS[tensor.dim() - 3]} give dimensions={tensor.dim() - 2}"
+        kind = KINDS.get(tensor.dim()) if others else None
+        remedy = f"; for {kind} give dimensions={tensor.dim() - 2}" if kind else ""
         raise ValueError(f"{name} must have {count} dimensions ({dimensions}), got {tuple(tensor.shape)}{remedy}")
     if 0 in tensor.shape:
         raise ValueError(f"nothing in {name}: its shape is {tuple(tensor.shape)}")

@@ -17,7 +17,7 @@ from crfgrad.checks import (
     values_are_checked,
 )
 from crfgrad.energy import Energy, labels_first, labels_last
-from crfgrad.features import Spacing, check_spacing
+from crfgrad.features import Spacing, check_spacing, spread_widths
 from crfgrad.operators import Masked, Sum
 from crfgrad.ops.rows import softmax
 from crfgrad.potentials import BilateralPotential, PairwisePotential, SpatialPotential, UnaryPotential
@@ -85,11 +85,15 @@ class CRF(nn.Module):
             raise TypeError(f"potentials must be a list, got {potentials!r}")
         self.num_classes = check_count("num_classes", num_classes, least=2)
         self.unary = UnaryPotential() if unary is None else unary
+        if dimensions not in (1, 2, 3):
+            raise ValueError(f"dimensions must be 1, 2 or 3, got {dimensions}")
         self.dimensions = dimensions
         self.potentials = nn.ModuleList(_build(potential, num_classes, dimensions) for potential in potentials)
         self.solver = ProjectedGradient() if solver is None else solver
         self.save_memory = save_memory
         self.check_colour = dimensions == 2 if check_colour is None else check_colour
+        if spacing is not None and not isinstance(spacing, Tensor):
+            spread_widths("spacing", spacing, dimensions, "axes")
         self.spacing = spacing
 
     def forward(
@@ -131,7 +135,7 @@ class CRF(nn.Module):
                 check_colours(image)
             elif values_are_checked(image):
                 for potential in potentials:
-                    potential.check_values(image)
+                    potential.check_values(image, valid)
             excluded = excluded_labels(logits, valid)
             operators = [potential.bind(image, valid, spacing) for potential in potentials]
             unary = self.unary(logits)

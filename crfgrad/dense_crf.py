@@ -107,8 +107,9 @@ class DenseCRF(nn.Module):
             raise TypeError(
                 f"solver must be a class, such as {type(solver).__name__}, which is built with the iterations"
             )
-        spread_widths("gaussian_sxy", gaussian_sxy, 2)
-        spread_widths("bilateral_sxy", bilateral_sxy, 2)
+        spread_widths("gaussian_sxy", gaussian_sxy, 2, "axes")
+        spread_widths("bilateral_sxy", bilateral_sxy, 2, "axes")
+        spread_widths("bilateral_srgb", bilateral_srgb, np.size(bilateral_srgb))
         self.gaussian_sxy = gaussian_sxy
         self.gaussian_compat = gaussian_compat
         self.bilateral_sxy = bilateral_sxy
@@ -194,9 +195,9 @@ class DenseCRF(nn.Module):
         """Features (B, *, d) in the type of the costs, for the kernels of the image and the further ones."""
         if image is not None:
             image = image.to(costs.dtype)
-            near = costs.new_tensor(spread_widths("gaussian_sxy", self.gaussian_sxy, 2))
+            near = costs.new_tensor(spread_widths("gaussian_sxy", self.gaussian_sxy, 2, "axes"))
             yield positions(image) / near, self.gaussian_compat, self.normalization
-            widths = spread_widths("bilateral_sxy", self.bilateral_sxy, 2)
+            widths = spread_widths("bilateral_sxy", self.bilateral_sxy, 2, "axes")
             widths += spread_widths("bilateral_srgb", self.bilateral_srgb, image.shape[1])
             alike = positions_and_colours(image) / costs.new_tensor(widths)
             yield alike, self.bilateral_compat, self.normalization

@@ -1,5 +1,6 @@
 """Features of a bilateral kernel: position and colour, and their widths."""
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 
@@ -69,4 +70,6 @@ def spread_widths(name: str, widths: Widths, count: int, what: str = "channels")
     spread = [float(widths)] * count if isinstance(widths, float | int | Real) else [float(width) for width in widths]
     if len(spread) != count:
         raise ValueError(f"{name} has {len(spread)} numbers for {count} {what}: give one for all, or {count}")
+    if not all(map(math.isfinite, spread)):
+        raise ValueError(f"{name} must be finite, got {spread}")
     return [check_positive(name, width) for width in spread]

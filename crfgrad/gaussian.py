@@ -1,5 +1,6 @@
 """Gaussian kernels on a lattice, normalised as those of established dense CRFs."""
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import Literal, get_args
@@ -54,6 +55,8 @@ def gaussian_term(
 ) -> Operator:
     """A Gaussian kernel, times what labels cost each other: minus a number for equal ones, a vector, or a matrix."""
     if isinstance(compat, Real):
+        if not math.isfinite(compat):
+            raise ValueError(f"compat must be finite, got {compat}")
         return gaussian_on(lattice, normalization, -float(compat))
     cost = torch.as_tensor(compat, dtype=lattice.barycentric.dtype, device=lattice.barycentric.device)
     check_finite("compat", cost)

@@ -90,6 +90,11 @@ class SegmentationDataModule(pl.LightningDataModule, ABC):
         """Shuffled; the last batch is dropped if it is not full, for the sake of batch normalisation."""
         dataset: Any = self.dataset("train", self.train_transforms)
         if self.weak_labels is not None:
+            if not isinstance(dataset, SegmentationDataset):
+                raise ValueError(
+                    "weak_labels are for a SegmentationDataset, but the training images are a "
+                    f"{type(dataset).__name__}: make it one, or leave weak_labels out"
+                )
             dataset.weaken = partial(self.weak_labels, ignore_index=self.ignore_index)
         if "train" in self.logits:
             dataset.use_logits(self.logits["train"])

@@ -102,11 +102,10 @@ class Boxes(WeakLabels):
             nothing is known outside.
         core: Part of the width and height of a box, in its middle, that gets the label. In the rest of it no label is
             known.
-        seed: Of no effect, since nothing is random here.
     """
 
-    def __init__(self, background: int | None = 0, core: float = 1.0, seed: int = 0) -> None:
-        super().__init__(seed)
+    def __init__(self, background: int | None = 0, core: float = 1.0) -> None:
+        super().__init__()
         if not 0 < core <= 1:
             raise ValueError(f"core must be above 0 and at most 1, got {core}")
         self.background = background

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from datamodules.base import fold_of
 from experiments.files import check_arguments, write_json
 from lightning_modules.kept_logits import compute
@@ -59,11 +61,11 @@ def write(fold: int, folds: int, output: Path, checkpoint: Path, arguments: Sequ
     plain += ["--trainer.strategy=auto", f"--output={output}", "--name=computed", f"--ckpt_path={checkpoint}"]
     built = run_main(["validate", *arguments, *plain])
     module, pictures = built.model.to(built.trainer.strategy.root_device), built.datamodule.pictures("train")
-    kept = InFolder(output / "logits", len(pictures), repr(pictures.transform))
-    kept.claim({"folds": folds})
+    kept = InFolder(output / "logits", len(pictures), repr(pictures.transform), np.float16)
+    kept.claim({"folds": folds, "precision": built.trainer.precision})
     missing = [index for index in fold_of(len(pictures), fold, folds) if not kept.has(index)]
     for index, name, logits in compute(built.trainer, module, module.network, pictures, missing):
-        kept.write(index, name, logits.astype("float16"))
+        kept.write(index, name, logits)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ class KeptLogits(Callback):
     Args:
         use: Whether logits are kept; null where it can be done, true to refuse what cannot.
         folder: Keeps those of the training images in files, also for later runs of the same network, or takes those
-            that ``experiments.folds`` has written. Without it they are in memory. All processes must reach it.
+            that ``experiments.folds`` has written, which are in float16 whatever ``half`` says. Without it they are in
+            memory. All processes must reach it.
         half: Keeps those of the training images in float16.
         most_memory: What the logits of a split may take of the memory of each process, in 10^9 bytes.
     """
@@ -84,21 +85,25 @@ class KeptLogits(Callback):
         """Forgets them, since the network may change."""
         self._forget(getattr(trainer, "datamodule", None))
 
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Forgets them after a fit that fails, too."""
+        self._forget(getattr(trainer, "datamodule", None))
+
     def _forget(self, data: Any) -> None:
         if hasattr(data, "logits"):
             data.logits = {}
 
     def _in_folder(self, trainer: pl.Trainer, module: SegmentationModule, pictures: Any) -> InFolder:
         """The files, after all processes together have computed what is missing."""
-        kept = InFolder(Path(str(self.folder)), len(pictures), repr(pictures.transform))
+        kept = InFolder(Path(str(self.folder)), len(pictures), repr(pictures.transform), self.dtype)
         if kept.out_of_fold:
             kept.check_complete()
             return kept
-        kept.claim({"network": fingerprint(module.network)})
+        kept.claim({"network": fingerprint(module.network), "precision": trainer.precision})
         mine = range(trainer.global_rank, len(pictures), trainer.world_size)
         missing = [index for index in mine if not kept.has(index)]
         for index, name, logits in compute(trainer, module, module.network, pictures, missing):
-            kept.write(index, name, logits.astype(self.dtype))
+            kept.write(index, name, logits)
         trainer.strategy.barrier()
         return kept
 

@@ -24,7 +24,7 @@ class InMemory:
     """
 
     def __init__(self, computed: Computed, dtype: type[np.floating]) -> None:
-        self.logits = {index: logits.astype(dtype) for index, _, logits in computed}
+        self.logits = {index: converted(name, logits, dtype) for index, name, logits in computed}
 
     def __call__(self, index: int, name: str) -> np.ndarray:
         """Logits (L, H, W)."""
@@ -40,11 +40,13 @@ class InFolder:
         folder: The folder.
         count: How many images there are.
         pictures: What is done to an image before the network sees it.
+        dtype: How logits are written.
     """
 
-    def __init__(self, folder: Path, count: int, pictures: str) -> None:
+    def __init__(self, folder: Path, count: int, pictures: str, dtype: type[np.floating]) -> None:
         self.folder = folder
         self.count = count
+        self.dtype = dtype
         self.pictures = {"count": count, "transforms": pictures}
         self.description = folder / "logits.json"
 
@@ -52,18 +54,23 @@ class InFolder:
         """Notes what the logits are of; refuses a folder that has others.
 
         Args:
-            source: {"network": its fingerprint}, or {"folds": how many networks have given them}.
+            source: {"network": its fingerprint} or {"folds": how many networks have given them}, and the "precision"
+                that they were computed with.
         """
-        asked = self.pictures | source
+        asked = self.pictures | {"dtype": np.dtype(self.dtype).name} | source
         if self.description.is_file():
-            found = json.loads(self.description.read_text())
-            if found != asked:
-                different = ", ".join(key for key in {**found, **asked} if found.get(key) != asked.get(key))
-                raise ValueError(
-                    f"{self.folder} has logits that differ from those asked for in: {different}; give another folder"
-                )
+            self._refuse_others(asked)
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._replace(self.description, json.dumps(asked, indent=1).encode())
+
+    def _refuse_others(self, asked: dict[str, Any]) -> None:
+        found = json.loads(self.description.read_text())
+        different = ", ".join(key for key, value in asked.items() if found.get(key) != value)
+        if different:
+            raise ValueError(
+                f"{self.folder} has logits that differ from those asked for in: {different}; give another folder"
+            )
 
     @property
     def out_of_fold(self) -> bool:
@@ -72,7 +79,7 @@ class InFolder:
 
     def check_complete(self) -> None:
         """Refuses out-of-fold logits of other pictures, or of a part of them."""
-        self.claim({"folds": json.loads(self.description.read_text())["folds"]})
+        self._refuse_others(self.pictures)
         missing = [index for index in range(self.count) if not self.has(index)]
         if missing:
             raise ValueError(
@@ -85,6 +92,7 @@ class InFolder:
 
     def write(self, index: int, name: str, logits: np.ndarray) -> None:
         """Adds the logits (L, H, W) of an image."""
+        logits = converted(name, logits, self.dtype)
         temporary = self._path(index).with_suffix(f".{os.getpid()}")
         with temporary.open("wb") as file:
             np.savez(file, logits=logits, name=name)
@@ -107,6 +115,18 @@ class InFolder:
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(content)
         temporary.replace(path)
+
+
+def converted(name: str, logits: np.ndarray, dtype: type[np.floating]) -> np.ndarray:
+    """The logits of an image in another type; refuses those that are not finite in it."""
+    with np.errstate(over="ignore"):
+        kept = logits.astype(dtype)
+    if not np.isfinite(kept).all():
+        raise ValueError(
+            f"logits of image {name} reach {np.abs(logits).max():.3g}, which is not finite in {kept.dtype}: check the "
+            "network, or keep them in float32 with kept_logits.half false"
+        )
+    return kept
 
 
 def fingerprint(network: nn.Module) -> str:

@@ -15,7 +15,8 @@ class Regularizer(nn.Module):
 
     Args:
         loss: Called with images 0..255 (B, C, H, W), probabilities (B, L, H, W), None for the regions, and (B, 1, H,
-            W) with 255 where no label is known and 0 elsewhere; its result is summed up, and has its weight already.
+            W) with 255 where no label is known and 0 elsewhere, whatever the data's own ``ignore_index`` is; its result
+            is summed up, and has its weight already.
         on: Whose probabilities: of the "network", or of the "head" behind it.
         from_epoch: The first epoch that it counts in, so that the labels alone come first.
     """
@@ -24,6 +25,12 @@ class Regularizer(nn.Module):
         super().__init__()
         if on not in ("network", "head"):
             raise ValueError(f'a regularizer is on the "network" or the "head", not on "{on}"')
+        index = getattr(loss, "ignore_index", UNKNOWN)
+        if index != UNKNOWN:
+            raise ValueError(
+                f"the loss of a regularizer has ignore_index {index}, but is called with {UNKNOWN} where no label is "
+                "known: leave it out"
+            )
         self.loss = loss
         self.on = on
         self.from_epoch = check_count("from_epoch", from_epoch, least=0)

@@ -97,6 +97,7 @@ class SegmentationModule(pl.LightningModule):
         self.head_tiling = head_tiling
         self.optimizer = optimizer
         self.scheduler = scheduler
+        self.switched_off: list[nn.Parameter] = []  # of the network, while only the head is trained
         if unary_checkpoint is not None:
             self.load_network(unary_checkpoint)
         check_potential_rates(potential_learning_rates or {})
@@ -137,9 +138,17 @@ class SegmentationModule(pl.LightningModule):
         return module
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses to go on with a training whose parameters had other units."""
+        """Refuses to go on with a training whose parameters had other units.
+
+        Where none goes on, weights of the regularizer that the checkpoint was trained with do not matter.
+        """
+        stored = checkpoint["state_dict"]
         if self._trainer is not None and self._trainer.training:
-            refuse_old_units(checkpoint["state_dict"])
+            refuse_old_units(stored)
+            return
+        present = {key: value for key, value in self.state_dict().items() if key.startswith("regularizer.")}
+        others = {key: value for key, value in stored.items() if not key.startswith("regularizer.")}
+        checkpoint["state_dict"] = others | present
 
     def load_network(self, path: str) -> None:
         """Loads the network, and not the head, of a checkpoint."""
@@ -231,7 +240,7 @@ class SegmentationModule(pl.LightningModule):
             self.log("train/regularizer", added, batch_size=len(q))
             loss = loss + added
         if self.frozen:  # DDP waits for a gradient of every parameter
-            loss = loss + 0 * sum(parameter.sum() for parameter in self.network.parameters())
+            loss = loss + 0 * sum(weight.sum() for weight in self.network.parameters() if weight.requires_grad)
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -321,8 +330,16 @@ class SegmentationModule(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """A network that stays frozen throughout needs no gradients, which DDP has to know before it begins."""
+        self.teardown(stage)  # which a fit that failed has left out
         if stage == "fit" and self.frozen_throughout:
+            self.switched_off = [weight for weight in self.network.parameters() if weight.requires_grad]
             self.network.requires_grad_(False)
+
+    def teardown(self, stage: str) -> None:
+        """Gives the network its gradients back, so that another fit may train it."""
+        for weight in self.switched_off:
+            weight.requires_grad_(True)
+        self.switched_off = []
 
     def on_fit_start(self) -> None:
         """Refuses a head without parameters."""

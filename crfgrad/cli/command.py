@@ -44,9 +44,7 @@ def main(given: Sequence[str] | None = None) -> int:
     missing = [PACKAGES[module] for module in PACKAGES if importlib.util.find_spec(module) is None]
     try:
         if missing:
-            raise CommandError(
-                f"it needs {', '.join(missing)}: pip install 'crfgrad[cli]', or pip install " + " ".join(missing)
-            )
+            raise CommandError(f"it needs {', '.join(missing)}: pip install {' '.join(missing)}")
         if arguments.command == "refine":
             from crfgrad.cli.refine import refine
 

@@ -1,6 +1,7 @@
 """Settings to try: a coarse grid, then ever closer neighbours of the best."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ def checked_values(values: Values) -> dict[str, list[float]]:
     """The values of each setting in ascending order, or a sentence on those that cannot be."""
     for name, tried in values.items():
         low, option = min(tried), "--" + name.replace("_", "-")
+        for value in tried:
+            if not math.isfinite(value):
+                raise CommandError(f"{option} {value:g} is no finite number: give others to try")
         if name.endswith("compat") and low < 0:
             raise CommandError(f"{option} {low:g} must not be negative: 0 leaves the kernel out")
         if not name.endswith("compat") and low <= 0:

@@ -28,6 +28,9 @@ class Sample:
     map: Path
     truth: Path | None = None
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class Maps:
@@ -81,7 +84,7 @@ class Maps:
         resized = torch.nn.functional.interpolate(
             torch.from_numpy(probabilities)[None], size, mode="bilinear", antialias=True
         )
-        return resized[0].clamp(0, 1).numpy()
+        return resized[0].numpy()
 
     def _probabilities(self, path: Path) -> np.ndarray:
         if path.suffix.lower() == ".png":
@@ -105,9 +108,7 @@ class Maps:
         return np.ascontiguousarray(probabilities)
 
     def _from_labels(self, path: Path) -> np.ndarray:
-        labels = read_labels(path)
-        if self.binary:
-            labels = (labels >= 128).astype(np.uint8)
+        labels = _read_mask(path) if self.binary else read_labels(path)
         unsure = labels == self.unsure
         check_labels(path, labels[~unsure], self.num_labels, f"and --unsure is {self.unsure}")
         other = (1 - self.confidence) / (self.num_labels - 1)
@@ -140,7 +141,21 @@ def read_image(path: Path) -> np.ndarray:
 
 def read_labels(path: Path) -> np.ndarray:
     """The values of a PNG of labels: (H, W) uint8 or uint16."""
-    return _open_png(path, ("P", "1", *GREY), "a map of labels must be grey or have a palette")
+    labels = _open_png(path, ("P", "1", *GREY), "a map of labels must be grey or have a palette")
+    return labels.astype(np.uint8) if labels.dtype == bool else labels
+
+
+def _read_mask(path: Path) -> np.ndarray:
+    """A PNG of two labels, of 1 bit or with values from 128 on for label 1: (H, W) uint8."""
+    values = _open_png(path, ("P", "1", *GREY), "a mask must be grey or have a palette")
+    if values.dtype == bool:
+        return values.astype(np.uint8)
+    if 0 < values.max() < 128:
+        raise ValueError(
+            f"{path} holds values up to {values.max()}, but with --binary those from 128 on are label 1: give "
+            "--num-labels 2 in place of --binary for masks of 0 and 1"
+        )
+    return (values >= 128).astype(np.uint8)
 
 
 def check_labels(path: Path, labels: np.ndarray, num_labels: int, others: str) -> None:
@@ -160,7 +175,7 @@ def find_samples(
     folders[what] = _find(option, maps.folder, LABELS if maps.are_labels else PROBABILITIES)
     if truth is not None:
         folders["ground truth"] = _find("--truth", truth, LABELS)
-    names = sorted(set().union(*folders.values()) if listed is None else set(_read_list(listed)))
+    names = sorted(set().union(*folders.values()) if listed is None else set(_read_names(listed)))
     if not names:
         raise CommandError(f"{listed} names no images" if listed else f"{images} and {maps.folder} hold nothing")
     samples, failures = [], {}
@@ -180,23 +195,28 @@ def _find(option: str, folder: Path, suffixes: tuple[str, ...]) -> dict[str, lis
         raise CommandError(f"{option} {folder} is not a folder")
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in suffixes and not path.name.startswith("."):
+        if path.suffix.lower() in suffixes and not path.name.startswith(".") and path.is_file():
             found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), []).append(path)
     if not found:
         raise CommandError(f"{option} {folder} holds no files that end with {', '.join(suffixes)}")
     return found
 
 
-def _read_list(path: Path) -> Iterable[str]:
-    """Names of a text file, with or without the suffixes of images."""
+def read_lines(option: str, path: Path) -> list[str]:
+    """The lines of a text file that are not empty."""
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"--list {path} cannot be read: {error.strerror}") from None
-    for line in lines:
-        name = line.strip()
-        if name:
-            yield name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in (*IMAGES, *PROBABILITIES) else name
+        raise CommandError(f"{option} {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{option} {path} cannot be read, it is no text in UTF-8: save it as UTF-8") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _read_names(path: Path) -> Iterable[str]:
+    """Names of a text file, with or without the suffixes of images."""
+    for name in read_lines("--list", path):
+        yield name[: -len(Path(name).suffix)] if Path(name).suffix.lower() in (*IMAGES, *PROBABILITIES) else name
 
 
 def _load(path: Path, key: str | None) -> np.ndarray:
@@ -215,11 +235,12 @@ def _load(path: Path, key: str | None) -> np.ndarray:
 
 
 def _open_png(path: Path, modes: tuple[str, ...], wanted: str) -> np.ndarray:
+    """The values of a PNG: (H, W) uint8, uint16, or bool if it has 1 bit."""
     with _reading(path), Image.open(path) as image:
         mode, values = image.mode, np.array(image)
     if mode not in modes:
         raise ValueError(f"{path} is a PNG of kind {mode}: {wanted}")
-    return values.astype(np.uint16 if mode.startswith("I") else np.uint8)
+    return values if mode == "1" else values.astype(np.uint16 if mode.startswith("I") else np.uint8)
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -1,11 +1,13 @@
 """Results as files, which are there whole or not at all."""
 
 import io
-import os
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 from PIL import Image
+
+from crfgrad.cli.errors import CommandError
 
 PARTIAL = ".partial"
 
@@ -13,13 +15,31 @@ PARTIAL = ".partial"
 def write(path: Path, content: bytes) -> None:
     """Writes to a file beside it first, so that a killed process leaves nothing half written under the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    beside = _beside(path)
     try:
         beside.write_bytes(content)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: Path) -> None:
+    """Raises a sentence if no file can be written there."""
+    if path.is_dir():
+        raise CommandError(f"{path} is a folder: give the name of a file")
+    beside = _beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written ({error.strerror}): give another file") from None
+
+
+def _beside(path: Path) -> Path:
+    # process numbers are not enough: each container counts its own, and several may share a folder
+    return path.with_name(f".{path.name}.{uuid4().hex}{PARTIAL}")
 
 
 def remove_partial(folder: Path, due: set[Path]) -> None:

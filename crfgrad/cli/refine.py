@@ -62,6 +62,11 @@ def refine(arguments: argparse.Namespace) -> int:
     for folder in (arguments.images, maps.folder):
         if arguments.output.resolve().is_relative_to(folder.resolve()):
             raise CommandError(f"--output {arguments.output} is within {folder}, which is read: give another folder")
+        if folder.resolve().is_relative_to(arguments.output.resolve()):
+            raise CommandError(
+                f"{folder}, which is read, is within --output {arguments.output}, where results could overwrite it: "
+                "give another folder"
+            )
     samples, missing = find_samples(arguments.images, maps, None, arguments.list)
     part, parts = arguments.shard
     mine = set(sorted([*(sample.name for sample in samples), *missing])[part - 1 :: parts])
@@ -113,12 +118,14 @@ def _refine_one(task: Task, sample: Sample) -> None:
 def _check_record(path: Path, wanted: dict[str, Any]) -> None:
     """Results of other settings are not mixed: refuses them, or notes the settings of new ones."""
     wanted = yaml.safe_load(yaml.safe_dump(wanted))
+    # looked for before the record: another shard that starts at the same time writes the record first
+    has_results = any((path.parent / "labels").rglob("*.png"))
     try:
-        kept = yaml.safe_load(path.read_text()) if path.is_file() else None
-    except yaml.YAMLError:
+        kept = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (UnicodeDecodeError, yaml.YAMLError):
         raise CommandError(f"{path} is no record of settings: give another --output") from None
     if kept is None:
-        if any((path.parent / "labels").rglob("*.png")):
+        if has_results:
             raise CommandError(
                 f"{path.parent} holds results without {path.name}, so of unknown settings: give another --output"
             )

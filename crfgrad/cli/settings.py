@@ -5,10 +5,12 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from crfgrad.cli.errors import CommandError
 from crfgrad.dense_crf import DenseCRF
+from crfgrad.features import spread_widths
 
 Settings = dict[str, Any]
 
@@ -24,7 +26,7 @@ DEFAULTS: Settings = {
 def read_settings(path: Path) -> Settings:
     """Settings from a YAML file, as ``write_settings`` writes them."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CommandError(f"--config {path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
@@ -54,6 +56,21 @@ def chosen_settings(arguments: argparse.Namespace) -> Settings:
 def build(settings: Settings) -> DenseCRF:
     """A dense CRF, or a sentence on what is wrong with its settings."""
     try:
-        return DenseCRF(**settings)
+        crf = DenseCRF(**settings)
+        spread_widths("bilateral_srgb", crf.bilateral_srgb, 3)
+        for name in ("gaussian_compat", "bilateral_compat"):
+            _check_compat(name, getattr(crf, name))
     except (TypeError, ValueError) as error:
         raise CommandError(f"wrong settings: {error}") from None
+    return crf
+
+
+def _check_compat(name: str, compat: Any) -> None:
+    wrong = f"{name} must be a number, a vector or a square matrix, all of finite numbers, got {compat!r}"
+    try:
+        costs = np.asarray(compat)
+    except ValueError:  # rows of several lengths
+        raise ValueError(wrong) from None
+    square = costs.ndim < 2 or (costs.ndim == 2 and costs.shape[0] == costs.shape[1])
+    if costs.dtype.kind not in "iuf" or costs.size == 0 or not square or not np.isfinite(costs).all():
+        raise ValueError(wrong)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from crfgrad.cli.grid import Setting
-from crfgrad.dense_crf import DenseCRF
-from crfgrad.energy import Energy, labels_first
+from crfgrad.dense_crf import DenseCRF, initial
+from crfgrad.energy import Energy
 from crfgrad.operators import Operator
-from crfgrad.ops.rows import softmax
 from crfgrad.solvers import MeanField
 
 
@@ -53,7 +52,7 @@ def trajectories(
     for (sxy, srgb), same in itertools.groupby(sorted(range(len(settings)), key=widths), key=widths):
         crf = DenseCRF(gaussian_compat=0, bilateral_sxy=sxy, bilateral_srgb=srgb, bilateral_compat=1)
         bilateral = crf.energy(maps, pixels)
-        initial = labels_first(softmax(bilateral.costs, factor=-1))
+        start = initial(bilateral)
         for place in same:
             setting = settings[place]
             width = setting.gaussian_sxy
@@ -62,5 +61,5 @@ def trajectories(
                 spatial[width] = crf.energy(maps, pixels).operator
             kernels = (spatial[width], setting.gaussian_compat), (bilateral.operator, setting.bilateral_compat)
             energy = Energy(bilateral.unary, [Scaled(kernel, strength) for kernel, strength in kernels if strength])
-            states = solver.trajectory(energy, initial)
+            states = solver.trajectory(energy, start)
             yield place, np.stack([state[0].movedim(0, -1).numpy().argmax(-1).astype(kind) for state in states])

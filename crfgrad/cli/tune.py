@@ -6,14 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from crfgrad.cli import outputs
 from crfgrad.cli.errors import CommandError, sentence
 from crfgrad.cli.grid import Setting, checked_values, coarse_grid
-from crfgrad.cli.inputs import Maps, Sample, find_samples
+from crfgrad.cli.inputs import Maps, Sample, find_samples, read_lines
 from crfgrad.cli.progress import duration, progress
-from crfgrad.cli.report import write_report
+from crfgrad.cli.report import check_num_labels, write_report
 from crfgrad.cli.scores import Counts, Trial, check_sample, folds_of
 from crfgrad.cli.search import Choice, Outcome, Search
 from crfgrad.cli.settings import DEFAULTS, write_settings
@@ -27,14 +26,16 @@ def tune(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     values = checked_values({name: getattr(arguments, name) for name in Setting._fields})
     jobs, maps = checked_jobs(arguments.jobs), Maps.of(arguments)
-    _check_numbers(arguments)
+    _check_options(arguments)
     samples, missing = find_samples(arguments.images, maps, arguments.truth, arguments.list)
     if missing:
         _refuse(missing, "give the names of those that have all files by --list")
     if len(samples) < arguments.folds:
         raise CommandError(f"{len(samples)} images cannot be parted into {arguments.folds} folds: give fewer --folds")
-    class_names = _class_names(arguments.class_names)
+    class_names = read_lines("--class-names", arguments.class_names) if arguments.class_names else []
     num_labels = _check_all(samples, maps, arguments.ignore, jobs)
+    if arguments.report is not None:
+        check_num_labels(num_labels)
     if class_names and len(class_names) != num_labels:
         raise CommandError(f"--class-names has {len(class_names)} names, but the maps have {num_labels} labels")
 
@@ -118,13 +119,13 @@ def _yaml(outcome: Outcome) -> str:
     )
 
 
-def _check_numbers(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: argparse.Namespace) -> None:
     for name, least in (("iterations", 1), ("rounds", 0), ("folds", 2)):
         if getattr(arguments, name) < least:
             raise CommandError(f"--{name} must be {least} or more, got {getattr(arguments, name)}")
     for path in (arguments.output, arguments.report):
-        if path is not None and path.is_dir():
-            raise CommandError(f"{path} is a folder: give the name of a file")
+        if path is not None:
+            outputs.check_writable(path)
 
 
 def _check_all(samples: Sequence[Sample], maps: Maps, ignore: int, jobs: int) -> int:
@@ -145,15 +146,6 @@ def _check_all(samples: Sequence[Sample], maps: Maps, ignore: int, jobs: int) ->
     if odd:
         _refuse(odd, "all maps need the same labels")
     return usual
-
-
-def _class_names(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    try:
-        return [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except OSError as error:
-        raise CommandError(f"--class-names {path} cannot be read: {error.strerror}") from None
 
 
 def _refuse(failures: dict[str, str], remedy: str) -> None:

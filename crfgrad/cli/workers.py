@@ -43,12 +43,22 @@ def each(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[tuple[Item, Result | Exception]]:
     """Items with what the function returns or raises, in the order in which they are ready."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     _keep_memory()
-    if min(jobs, len(items)) <= 1:
-        for item in items:
-            yield item, _caught(function, item)
-        return
+    try:
+        if min(jobs, len(items)) > 1:
+            yield from _each_in_pool(function, items, jobs)
+        else:
+            for item in items:
+                yield item, _caught(function, item)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _each_in_pool(
+    function: Callable[[Item], Result], items: Sequence[Item], jobs: int
+) -> Iterator[tuple[Item, Result | Exception]]:
     # a fork starts at once, with all that is imported and compiled by then; elsewhere it is not safe
     forked = sys.platform == "linux"
     if forked:
@@ -58,11 +68,14 @@ def each(
         futures = {pool.submit(_caught, function, item): item for item in items}
         try:
             for future in as_completed(futures):
-                yield futures.pop(future), future.result()
+                result = future.result()
+                yield futures.pop(future), result
         except BrokenProcessPool:
+            unfinished = [str(item) for future, item in futures.items() if not future.done() or future.exception()]
+            # they are taken in their order, so that those at work were the first
             raise CommandError(
-                f"a process of {jobs} was ended from outside, perhaps since the memory was full: give fewer --jobs; "
-                "the same command goes on from here"
+                f"a process of {jobs} was ended from outside, perhaps since the memory was full, at work on "
+                f"{' or '.join(unfinished[:jobs])}: give fewer --jobs; the same command goes on from here"
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

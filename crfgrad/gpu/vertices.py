@@ -54,6 +54,7 @@ def build(points: Tensor, size: int, radius: int, padded: bool) -> Any:
     if vertices <= 0:
         low, high = ends[:, 0].amin(0), ends[:, 1].amax(0)
         key_strides((high - low).tolist(), batch, radius)  # says what is wrong
+        return NotImplemented  # too far from 0 for 32-bit cells, if not from each other
     room = padded_count(vertices, corners) if padded else vertices
     distinct, starts = new(room, dtype=torch.int64), new(room + 2, dtype=torch.int32)
     numbers = new(count, dimension + 1, dtype=torch.int32)

@@ -44,8 +44,8 @@ class PairwisePotential(nn.Module, ABC):
             spacing: Distance of neighbouring pixels along each axis; 1 if it is None.
         """
 
-    def check_values(self, image: Tensor) -> None:
-        """Raises a ValueError if a setting cannot be right for the values of an image that need not be colours."""
+    def check_values(self, image: Tensor, valid: Tensor | None = None) -> None:
+        """Raises a ValueError if a setting cannot be right for the values of images that need not be colours."""
 
     def extra_repr(self) -> str:
         """Shown by print(crf)."""

@@ -82,11 +82,13 @@ class _LatticePotential(PairwisePotential):
         return lattice.scaled(ones * torch.where(ones > 0, around, 1).rsqrt()), neighbours
 
     @torch.no_grad()
-    def check_values(self, image: Tensor) -> None:
+    def check_values(self, image: Tensor, valid: Tensor | None = None) -> None:
         """See ``PairwisePotential.check_values``."""
         widths = self.widths()[self.dimensions :].tolist()
+        if valid is not None:
+            image = image.movedim(1, -1)[valid].T[None]  # (1, C, pixels)
         for channel, (width, values) in enumerate(zip(widths, image.unbind(1), strict=False)):
-            spread = float(values.max() - values.min())
+            spread = float(values.max() - values.min()) if values.numel() else 0.0
             if spread > 0 and not 1e-3 <= width / spread <= 1e3:
                 raise ValueError(
                     f"{type(self).__name__} has the width {width:.3g} for channel {channel}, whose values spread over "

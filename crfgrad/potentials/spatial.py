@@ -84,7 +84,8 @@ class GaussianSpatialPotential(PairwisePotential):
         sigma: Initial width, in pixels or in the unit of the spacing.
         strength: Initial compatibility: a pixel surrounded by another label pays this cost.
         symmetric: Hold mu symmetric.
-        stride: Side of square blocks of pixels on whose means the Gaussian acts; radius and sigma then count blocks.
+        stride: Side of square blocks of pixels on whose means the Gaussian acts; radius and sigma then
+            count blocks, and with a spacing blocks times the spacing.
         dimensions: Of the images: 1 for sequences, 2, or 3 for volumes.
 
     Shape:
@@ -135,7 +136,9 @@ class GaussianSpatialPotential(PairwisePotential):
             return EachImage([self._filter(log_sigma, one.to(log_sigma).unbind()) for one in spacing])
         if isinstance(spacing, Tensor):
             return self._filter(log_sigma, spacing.to(log_sigma).unbind())
-        return self._filter(log_sigma, spread_widths("spacing", spacing or 1.0, self.dimensions, "axes"))
+        return self._filter(
+            log_sigma, spread_widths("spacing", 1.0 if spacing is None else spacing, self.dimensions, "axes")
+        )
 
     def _filter(self, log_sigma: Tensor, steps: Sequence[float | Tensor]) -> Operator:
         return SpatialFilter(self._shape(log_sigma, steps)[None, None], symmetric=True)

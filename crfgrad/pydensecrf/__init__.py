@@ -17,7 +17,9 @@ __all__ = ["densecrf", "install", "utils"]
 
 
 def install() -> None:
-    """Lets ``import pydensecrf`` find this package, in this process and in those that it starts.
+    """Lets ``import pydensecrf`` find this package, here and in processes of ``multiprocessing`` and ``joblib``.
+
+    Programs that are started by ``subprocess`` do not know of it.
 
     Example::
 

@@ -9,8 +9,11 @@ from crfgrad.pydensecrf import install
 
 def main() -> None:
     """Runs the script as Python would."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+    if len(sys.argv) < 2:
         raise SystemExit(__doc__)
+    if sys.argv[1] in ("-h", "--help"):
+        print(__doc__)
+        return
     script = Path(sys.argv[1])
     if not script.is_file():
         raise SystemExit(f"there is no file {script} to run")

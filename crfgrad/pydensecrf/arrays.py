@@ -35,6 +35,6 @@ def real(name: str, given: Any) -> np.ndarray:
     return found
 
 
-def widths(name: str, given: Widths, count: int) -> np.ndarray:
+def widths(name: str, given: Widths, count: int, what: str) -> np.ndarray:
     """One width for each of some features, from one for all or from as many."""
-    return np.array(spread_widths(name, given, count), np.float32)
+    return np.array(spread_widths(name, given, count, what), np.float32)

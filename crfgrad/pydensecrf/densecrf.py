@@ -229,13 +229,13 @@ class DenseCRF2D(DenseCRF):
                 f"rgbim must be uint8, colours from 0 to 255, got {image.dtype} from {image.min():.3g} to "
                 f"{image.max():.3g}: undo any normalisation and give rgbim.astype(np.uint8)"
             )
-        colours = np.moveaxis(image, -1, 0).reshape(3, -1) / widths("srgb", srgb, 3)[:, None]
+        colours = np.moveaxis(image, -1, 0).reshape(3, -1) / widths("srgb", srgb, 3, "channels")[:, None]
         self.addPairwiseEnergy(np.concatenate([self._positions(sxy), colours]), compat, kernel, normalization)
 
     def _positions(self, sxy: Widths) -> np.ndarray:
         """(2, points), x first."""
         positions = np.indices(self._size, np.float32)[::-1].reshape(2, -1)
-        return positions / widths("sxy", sxy, 2)[:, None]
+        return positions / widths("sxy", sxy, 2, "axes")[:, None]
 
 
 def _costs(compat: Compatibility) -> float | np.ndarray:

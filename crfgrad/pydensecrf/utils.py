@@ -87,7 +87,7 @@ def create_pairwise_gaussian(sdims: Widths, shape: Sequence[int]) -> np.ndarray:
     """
     shape = [int(size) for size in shape]
     positions = np.indices(shape, np.float32).reshape(len(shape), -1)
-    return positions / widths("sdims", sdims, len(shape))[:, None]
+    return positions / widths("sdims", sdims, len(shape), "axes")[:, None]
 
 
 def create_pairwise_bilateral(sdims: Widths, schan: Widths, img: np.ndarray, chdim: int = -1) -> np.ndarray:
@@ -108,4 +108,4 @@ def create_pairwise_bilateral(sdims: Widths, schan: Widths, img: np.ndarray, chd
     channels = img[None] if chdim == -1 else np.moveaxis(img, chdim, 0)
     near = create_pairwise_gaussian(sdims, channels.shape[1:])
     colours = array("img", channels.reshape(len(channels), -1), ("channels", "points"))
-    return np.concatenate([near, colours / widths("schan", schan, len(colours))[:, None]])
+    return np.concatenate([near, colours / widths("schan", schan, len(colours), "channels")[:, None]])

@@ -9,7 +9,7 @@ from torch.nn.functional import interpolate
 from crfgrad.checks import check_finite, check_positive
 from crfgrad.energy import labels_last
 from crfgrad.features import Widths
-from crfgrad.gaussian import Normalization, gaussian_kernel
+from crfgrad.gaussian import Normalization, check_normalization, gaussian_kernel
 from crfgrad.operators import Operator, Sum
 from crfgrad.own_part_of_blur import WithoutSelf, own_part_of_blur
 from crfgrad.regularizers.inputs import Inputs, prepared
@@ -82,7 +82,6 @@ class DenseEnergyLoss(nn.Module):
         check_colour: bool = True,
     ) -> None:
         super().__init__()
-        _check_choice("normalization", normalization, get_args(Normalization))
         _check_choice("reduction", reduction, get_args(Reduction))
         _check_choice("gate", gate, get_args(Gate))
         self.kernels = [{"weight": 1.0, "xy": sigma_xy, "rgb": sigma_rgb}] if kernels is None else list(kernels)
@@ -91,7 +90,7 @@ class DenseEnergyLoss(nn.Module):
             check_colour_widths(self.kernels, 255)
         self.weight = weight
         self.scale_factor = check_positive("scale_factor", scale_factor)
-        self.normalization = normalization
+        self.normalization = check_normalization(normalization)
         self.exclude_self = exclude_self
         self.reduction = reduction
         self.gate = gate

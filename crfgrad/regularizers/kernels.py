@@ -1,11 +1,12 @@
 """Gaussian kernels as dictionaries: a weight, and the widths of position and colour."""
 
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 
 from torch import Tensor
 
 from crfgrad.checks import check_positive
-from crfgrad.features import positions, positions_and_colours, spread_widths
+from crfgrad.features import Widths, positions, positions_and_colours, spread_widths
 
 Kernel = Mapping[str, float | Sequence[float]]
 """``{"weight": 1, "xy": 100, "rgb": 15}``; without "rgb" a kernel of positions, without "xy" one of colours."""
@@ -29,23 +30,26 @@ def check_kernels(kernels: Sequence[Kernel], others: Collection[str] = ("xy", "r
                 f"15}}; got {dict(kernel)}"
             )
         for name in widths:
-            width = kernel[name]
-            for one in [width] if isinstance(width, float | int) else width:
-                check_positive(name, one)
+            for width in _listed(kernel[name]):
+                check_positive(name, width)
 
 
 def check_colour_widths(kernels: Sequence[Kernel], largest: int) -> None:
     """Raises a ValueError if widths seem to be of other colours than 0 to ``largest``, which is 1 or 255."""
     other = 256 - largest
     for kernel in kernels:
-        given = kernel.get("rgb", 1.0)
-        for width in [given] if isinstance(given, float | int) else given:
+        for width in _listed(kernel.get("rgb", 1.0)):
             if (width < 1) if other == 1 else (width > 1):
                 raise ValueError(
                     f"a kernel has the width {width:g} of colours, which are 0..{largest} here: give "
                     f"{width * largest / other:.3g} if you meant colours 0..{other} (for other channels, build the "
                     "loss with check_colour=False)"
                 )
+
+
+def _listed(widths: Widths) -> Sequence[float]:
+    """One width for all features, or one for each."""
+    return [float(widths)] if isinstance(widths, float | int | Real) else widths
 
 
 def scaled_features(kernel: Kernel, images: Tensor, scale: float) -> Tensor:

@@ -50,7 +50,7 @@ def window_loss(image: Tensor, logits: Tensor) -> Task:
 
 def unfolded_loss(image: Tensor, logits: Tensor, radius: int = 5) -> Task:
     """The same with windows unfolded, as its authors compute it."""
-    widths = torch.tensor([6.0, 6.0, 25.5, 25.5, 25.5])
+    widths = torch.tensor([6.0, 6.0, 25.5, 25.5, 25.5], device=image.device)
     features = (positions_and_colours(image) / widths).movedim(-1, 1)
     diameter = 2 * radius + 1
 

@@ -17,7 +17,8 @@ from crfgrad.operators import LatticeBlur, Operator
 from experiments.benchmark.measure import Task
 
 ITERATIONS, MORE_ITERATIONS = 5, 10
-DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+_FOUND = torch.accelerator.current_accelerator(check_available=True)
+DEVICE = _FOUND if _FOUND is not None and _FOUND.type in ("cuda", "xpu") else torch.device("cpu")
 """Where the work is done: on a GPU, if torch finds one."""
 SPATIAL = {"sxy": 3.0, "compat": 3.0}
 BILATERAL_COMPAT = 10.0

@@ -176,6 +176,11 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         DenseCRF()(probabilities, image / 255)
     with pytest.raises(ValueError, match="compat has shape"):
         DenseCRF(gaussian_compat=[1.0, 2.0])(probabilities, image)
+    for compat in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="compat must be finite"):
+            DenseCRF(bilateral_compat=compat)(probabilities, image)
+    with pytest.raises(ValueError, match="bilateral_srgb must be positive, got 0"):
+        DenseCRF(bilateral_srgb=0)
     with pytest.raises(ValueError, match="bilateral_srgb has 2 numbers for 3 channels"):
         DenseCRF(bilateral_srgb=(13, 13))(probabilities, image)
     with pytest.raises(TypeError, match="give either probabilities or unary"):

@@ -319,6 +319,13 @@ def test_trainings_repeat() -> None:
     assert torch.equal(first, again)
 
 
+def test_widths_of_numpy() -> None:
+    images, probs, rois, labels = inputs()
+    plain = DenseEnergyLoss(1.0, sigma_rgb=15, sigma_xy=10)(images, probs, rois, labels)
+    theirs = DenseEnergyLoss(1.0, sigma_rgb=np.float32(15), sigma_xy=np.int64(10))(images, probs, rois, labels)  # type: ignore[arg-type]
+    assert torch.equal(plain, theirs)
+
+
 def test_bad_input_gets_one_clear_sentence() -> None:
     images, probs, rois, labels = inputs()
     loss = DenseEnergyLoss()
@@ -336,6 +343,8 @@ def test_bad_input_gets_one_clear_sentence() -> None:
         loss(images, probs.log().log())
     with pytest.raises(ValueError, match=r"scale_factor 0\.05 leaves nothing of 12 x 16"):
         DenseEnergyLoss(scale_factor=0.05)(images, probs)
+    with pytest.raises(ValueError, match='there is no normalization "sum": use '):
+        DenseEnergyLoss(normalization="sum")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='there is no reduction "mean": use batch, pixel'):
         DenseEnergyLoss(reduction="mean")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"a kernel has a weight, and widths of xy, rgb.* got {'weight': 1, 'sxy': 3}"):

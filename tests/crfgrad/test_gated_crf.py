@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -215,6 +216,12 @@ def test_certain_probabilities_and_half_precision() -> None:
     assert half.dtype == torch.float32
     assert float(half.detach()) == pytest.approx(float(GatedCRFLoss()(image[None], probs.float()).detach()), rel=1e-3)
     assert gradient(half, probs).dtype == torch.float16
+
+
+def test_widths_of_numpy() -> None:
+    images, probs = inputs()
+    plain, theirs = ([{"weight": 1.0, "xy": xy, "rgb": rgb}] for xy, rgb in ((6, 0.1), (np.int64(6), np.float32(0.1))))
+    assert torch.allclose(GatedCRFLoss(plain)(images, probs), GatedCRFLoss(theirs)(images, probs))  # type: ignore[arg-type]
 
 
 def test_bad_input_gets_one_clear_sentence() -> None:

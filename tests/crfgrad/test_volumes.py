@@ -4,6 +4,7 @@ import itertools
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -319,7 +320,25 @@ def test_bad_input_gets_one_clear_sentence() -> None:
     with pytest.raises(ValueError, match=r"SpatialPotential was built for 2 dimensions, the CRF has 3"):
         CRF(2, [SpatialPotential(2)], dimensions=3)
     with pytest.raises(ValueError, match=r"dimensions must be 1, 2 or 3, got 4"):
-        CRF(2, dimensions=4)
+        CRF(2, [], dimensions=4)
+    with pytest.raises(ValueError, match=r"spacing must be finite"):
+        CRF(2, dimensions=3, spacing=math.inf)
+
+
+def test_widths_are_compared_with_the_values_of_valid_pixels() -> None:
+    crf = CRF(LABELS, [BilateralPotential(LABELS, sigma_value=1.0, dimensions=3)], dimensions=3)
+    logits, image = (one.float() for one in random_input(3))
+    image = 10000 + image / 4
+    valid = torch.ones(2, *SIZES[3], dtype=torch.bool)
+    valid[..., -1] = False
+    assert torch.isfinite(crf(logits, image, valid)[..., :-1]).all()
+    with pytest.raises(ValueError, match="has the width 1 for channel 0, whose values spread over"):
+        crf(logits, image.index_fill(2, torch.tensor([0]), 0.0), valid)
+
+
+def test_spacing_from_numpy() -> None:
+    crf, (logits, image) = random_crf(3, gaussian=True), random_input(3)
+    assert torch.equal(crf(logits, image, spacing=np.array([2.0, 1.0, 1.0])), crf(logits, image, spacing=(2.0, 1, 1)))
 
 
 @needs_compiler

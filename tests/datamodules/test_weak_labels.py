@@ -1,5 +1,6 @@
 """Scribbles, clicks and boxes: within their regions, as many as asked for, the same every time, for training only."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy import ndimage
+from torch.utils.data import Subset
 
 from datamodules import Boxes, Clicks, FolderDataModule, NYUv2, Scribbles, SyntheticStreets, WeakLabels
 from datamodules.street_scene import street_scene
@@ -155,7 +157,20 @@ def test_real_masks(data_root: Path) -> None:
     assert len(masks.unique()) > 5
 
 
+class Selected(SyntheticStreets):
+    """Training images that are another kind of data set."""
+
+    def dataset(self, split: str, transforms: Sequence[A.BasicTransform]) -> Any:
+        return Subset(super().dataset(split, transforms), [0, 1])
+
+
 def test_settings_that_cannot_be() -> None:
+    with pytest.raises(
+        ValueError, match="weak_labels are for a SegmentationDataset, but the training images are a Sub"
+    ):
+        Selected(height=32, width=48, weak_labels=Scribbles()).train_dataloader()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):
+        Boxes(seed=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="share must be above 0 and at most 1, got 2"):
         Scribbles(2)
     with pytest.raises(ValueError, match="width must be 1 or more, got 0"):

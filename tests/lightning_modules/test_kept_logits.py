@@ -14,7 +14,8 @@ from crfgrad import CRF, SpatialPotential
 from datamodules import SyntheticStreets
 from datamodules.stages import two_stages
 from lightning_modules import KeptLogits, SegmentationModule
-from tests.lightning_modules.test_segmentation import TinyNetwork
+from lightning_modules.logit_stores import InFolder
+from tests.lightning_modules.test_segmentation import Failing, TinyNetwork
 
 RESIZE, FLIP = A.Resize(20, 28), A.HorizontalFlip(p=0.5)
 
@@ -50,7 +51,8 @@ def fit(folder: Path, module: SegmentationModule, data: Any, kept: KeptLogits | 
     torch.manual_seed(2)
     quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     quiet |= {"enable_checkpointing": False, "accelerator": "cpu", "num_sanity_val_steps": 0, "max_epochs": 2}
-    trainer = pl.Trainer(callbacks=[] if kept is None else [kept], default_root_dir=folder, **quiet | options)
+    quiet |= {"callbacks": [] if kept is None else [kept], "default_root_dir": folder}
+    trainer = pl.Trainer(**quiet | options)
     trainer.fit(module, data)
     return trainer
 
@@ -147,10 +149,46 @@ def test_a_folder_is_used_again_and_only_for_what_it_is(tmp_path: Path) -> None:
         other.network.last.weight.add_(1)
     with pytest.raises(ValueError, match="differ from those asked for in: network; give another folder"):
         fit(tmp_path, other, streets(), kept())
+    with pytest.raises(ValueError, match="differ from those asked for in: dtype; give another folder"):
+        fit(tmp_path, build(), streets(), kept(half=False))
+    with pytest.raises(ValueError, match="differ from those asked for in: precision; give another folder"):
+        fit(tmp_path, build(), streets(), kept(), precision="bf16-mixed")
     with pytest.raises(ValueError, match="differ from those asked for in: transforms"):
         fit(tmp_path, build(), streets([A.Resize(16, 16)]), kept())
     with pytest.raises(ValueError, match=r"has logits of image street\d+ and not of street300000\d: give another"):
         fit(tmp_path, build(), streets(seed=1), kept())
+
+
+def test_out_of_fold_logits_are_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = streets().pictures("train")
+    written = InFolder(tmp_path / "logits", 6, repr(pictures.transform), np.float16)
+    written.claim({"folds": 3, "precision": "32-true"})
+    for index, sample in enumerate(pictures):
+        written.write(index, sample["name"], np.zeros((8, 20, 28), dtype=np.float32))
+    for name in ("write_bytes", "mkdir"):
+        monkeypatch.delattr(Path, name)
+    again = InFolder(tmp_path / "logits", 6, repr(pictures.transform), np.float32)
+    again.check_complete()
+    assert again(0, pictures[0]["name"]).dtype == np.float16
+    with pytest.raises(ValueError, match="differ from those asked for in: count; give another folder"):
+        InFolder(tmp_path / "logits", 5, repr(pictures.transform), np.float16).check_complete()
+
+
+@pytest.mark.parametrize("where", ["memory", "folder"])
+def test_logits_that_are_not_finite_are_refused(where: str, tmp_path: Path) -> None:
+    module, folder = build(), None if where == "memory" else str(tmp_path / "logits")
+    with torch.no_grad():
+        module.network.last.bias.fill_(1e5)  # type: ignore[union-attr,operator]
+    with pytest.raises(ValueError, match=r"image street\d+ reach 1e\+05, which is not finite in float16: check the"):
+        fit(tmp_path, module, streets(), KeptLogits(folder=folder))
+    fit(tmp_path, module, streets(), KeptLogits(half=False), max_epochs=1)
+
+
+def test_a_fit_that_fails_leaves_none(tmp_path: Path) -> None:
+    data = streets()
+    with pytest.raises(RuntimeError, match="failed"):
+        fit(tmp_path, build(), data, None, callbacks=[KeptLogits(), Failing()])
+    assert data.logits == {}
 
 
 def test_another_fit_of_the_same_data_has_its_own(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from crfgrad import CRF, DenseEnergyLoss, EnergyLoss, GatedCRFLoss
+from crfgrad import CRF, DenseEnergyLoss, EnergyLoss, GatedCRFLoss, SpatialPotential
 from lightning_modules import Regularizer, SegmentationModule
-from tests.lightning_modules.test_segmentation import Streets, build, crf, trainer
+from tests.lightning_modules.test_segmentation import Streets, TinyNetwork, build, crf, trainer
 
 
 class Recorder(nn.Module):
@@ -90,7 +90,31 @@ def test_every_regularizer_trains(loss: nn.Module, head: Any, on: Any, tmp_path:
     assert {parameter for parameter in loss.parameters() if parameter.requires_grad} == set()
 
 
+def test_a_checkpoint_is_tested_without_the_regularizer(tmp_path: Path) -> None:
+    teacher: Any = CRF(8).potentials
+    module, path = build(regularizer=Regularizer(EnergyLoss(teacher))), tmp_path / "last.ckpt"
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(module, Streets())
+    run.save_checkpoint(path)
+    without, other = build(), build(regularizer=Regularizer(EnergyLoss([SpatialPotential(8)])))
+    for tested in (without, other):
+        trainer(tmp_path).test(tested, Streets(), ckpt_path=path, weights_only=True, verbose=False)
+        for key, value in tested.network.state_dict().items():
+            assert torch.equal(value, module.network.state_dict()[key]), key
+    loaded = SegmentationModule.load_from_checkpoint(path, network=TinyNetwork, weights_only=True)
+    assert loaded.regularizer is None
+    resumed = build(regularizer=Regularizer(EnergyLoss(teacher)))
+    run = trainer(tmp_path, max_epochs=2)
+    run.fit(resumed, Streets(), ckpt_path=path, weights_only=True)
+    assert run.current_epoch == 2
+    for key, value in resumed.state_dict().items():
+        assert not key.startswith("regularizer.") or torch.equal(value, module.state_dict()[key]), key
+
+
 def test_settings_that_cannot_be() -> None:
+    for loss in (DenseEnergyLoss(ignore_index=-1), GatedCRFLoss(ignore_index=-1)):
+        with pytest.raises(ValueError, match="has ignore_index -1, but is called with 255 where no label is known"):
+            Regularizer(loss)
     with pytest.raises(ValueError, match="a regularizer on the head is for a module with a head"):
         build(regularizer=Regularizer(DenseEnergyLoss(), "head"))
     with pytest.raises(ValueError, match='is on the "network" or the "head", not on "both"'):

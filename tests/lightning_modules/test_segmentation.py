@@ -128,6 +128,42 @@ def test_a_frozen_network_stays_as_it_is(epochs: int, tmp_path: Path) -> None:
         assert not torch.equal(recorder.states[1]["network.last.weight"], before["network.last.weight"])
 
 
+class Failing(pl.Callback):
+    """Fails in the first step."""
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        raise RuntimeError("failed")
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_network_can_be_trained_after_its_head(failing: bool, tmp_path: Path) -> None:
+    module = build(head=crf, freeze_network_epochs=1)
+    bias: Any = module.network.last.bias  # type: ignore[union-attr]
+    bias.requires_grad_(False)  # by its owner
+    if failing:
+        with pytest.raises(RuntimeError, match="failed"):
+            trainer(tmp_path, max_epochs=1, callbacks=[Failing()]).fit(module, Streets())
+    else:
+        trainer(tmp_path, max_epochs=1).fit(module, Streets())
+    before = {name: value.clone() for name, value in module.network.named_parameters()}
+    module.hparams["freeze_network_epochs"] = 0
+    trainer(tmp_path, max_epochs=1).fit(module, Streets())
+    for name, value in module.network.named_parameters():
+        assert value.requires_grad == (name != "last.bias"), name
+        assert torch.equal(value, before[name]) == (name == "last.bias"), name
+
+
+def test_weights_that_need_no_gradient_are_not_read() -> None:
+    module = build(head=crf, freeze_network_epochs=1).train()
+    module.log = lambda *_, **__: None  # type: ignore[assignment,method-assign,misc]
+    module.network.requires_grad_(False)
+    for weight in module.network.parameters():
+        weight.data.fill_(torch.nan)
+    image, mask = torch.randint(256, (1, 3, 16, 20), dtype=torch.uint8), torch.randint(8, (1, 16, 20))
+    loss = module.training_step({"image": image, "mask": mask, "logits": torch.randn(1, 8, 16, 20)}, 0)
+    assert torch.isfinite(loss)
+
+
 def test_network_and_head_have_their_own_rates() -> None:
     module = build(
         head=crf, learning_rate=0.1, weight_decay=0.2, head_learning_rate=0.3, head_weight_decay=0.4

@@ -71,6 +71,12 @@ class Pictures:
         return drawn
 
 
+def check_num_labels(num_labels: int) -> None:
+    """Raises a sentence if there are more labels than a page can show."""
+    if num_labels > UNKNOWN:
+        raise CommandError(f"a report shows up to {UNKNOWN} labels, the maps have {num_labels}: leave out --report")
+
+
 def write_report(
     path: Path,
     outcome: Outcome,
@@ -83,8 +89,7 @@ def write_report(
     """Writes the page: at most 6 images, and 20 MB."""
     search = outcome.search
     num_labels = len(search.sums[0].true)
-    if num_labels > UNKNOWN:
-        raise CommandError(f"a report shows up to {UNKNOWN} labels, the maps have {num_labels}: leave out --report")
+    check_num_labels(num_labels)
     gains = np.array([miou[outcome.best.setting, outcome.best.iterations] - miou[0, 0] for miou in search.images])
     shown = spread(gains, IMAGES)
     pictures = Pictures(maps, ignore, tuple(search.settings), search.sums[0].hit.shape[1] - 1)

@@ -1,5 +1,6 @@
 """crfgrad refine: folders in, folders out."""
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import yaml
 from PIL import Image
 
 from crfgrad import DenseCRF
+from crfgrad.cli import outputs
 from tests.crfgrad.cli.conftest import Folder, write_data
 
 ROOT = Path(__file__).parents[3]
@@ -95,6 +98,33 @@ def test_maps_of_eight_bits_and_label_maps(folder: Folder) -> None:
         probabilities[:, labels == 255] = 1 / 3
         expected = DenseCRF()(probabilities, folder.image(name)).argmax(0)
         np.testing.assert_array_equal(folder.result(name, "from hard"), expected)
+
+
+def save_masks(folder: Folder, high: int, bits: int = 8) -> list[np.ndarray]:
+    """Masks of label 1, and what they hold."""
+    (folder.root / "masks").mkdir(exist_ok=True)
+    masks = [folder.maps(name).argmax(0) == 1 for name in folder.names]
+    for name, mask in zip(folder.names, masks, strict=True):
+        image = Image.fromarray(mask.astype(np.uint8) * high)
+        (image.convert("1") if bits == 1 else image).save(folder.root / "masks" / f"{name}.png")
+    return masks
+
+
+def test_masks_of_one_bit(folder: Folder) -> None:
+    masks = save_masks(folder, 255, bits=1)
+    given = ["--labels", str(folder.root / "masks"), "--binary", "--iterations", "0"]
+    assert folder.refine(*given) == 0
+    for name, mask in zip(folder.names, masks, strict=True):
+        np.testing.assert_array_equal(folder.result(name), mask)
+
+
+def test_masks_of_zero_and_one_are_not_taken_for_empty_ones(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    masks = save_masks(folder, 1)
+    given = ["--labels", str(folder.root / "masks"), "--iterations", "0"]
+    assert folder.refine(*given, "--binary") == 1
+    assert "picture0.png holds values up to 1, but with --binary those from 128 on" in capsys.readouterr().err
+    assert folder.refine(*given, "--num-labels", "2", output="other") == 0
+    np.testing.assert_array_equal(folder.result("picture0", "other"), masks[0])
 
 
 def test_folders_in_folders_and_other_kinds_of_images(tmp_path: Path) -> None:
@@ -196,6 +226,54 @@ def test_shards_share_a_folder(folder: Folder) -> None:
         assert sorted(path.stem for path in new) == [f"picture{number}" for number in expected]
 
 
+def _shard(folder: Folder, part: int, met: Barrier) -> None:
+    """Refines a part, but waits for the other one before either has noted its settings."""
+    write_bytes = Path.write_bytes
+
+    def write(path: Path, content: bytes) -> int:
+        written = write_bytes(path, content)
+        if "refine.yaml" in path.name:
+            met.wait(20)
+        return written
+
+    Path.write_bytes = write  # type: ignore[method-assign]
+    os.getpid = lambda: 1  # as in a container
+    sys.exit(folder.refine("--shard", f"{part}/2"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_shards_in_containers_start_at_once(folder: Folder) -> None:
+    context = multiprocessing.get_context("fork")
+    met = context.Barrier(2)
+    processes = [context.Process(target=_shard, args=(folder, part, met)) for part in (1, 2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    left = {path.name for path in (folder.root / "out").rglob("*") if path.is_file()}
+    assert left == {f"{name}.png" for name in folder.names} | {"refine.yaml"}
+
+
+def test_a_file_is_whole_though_another_process_writes_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def meanwhile(beside: Path, path: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replace)
+        outputs.write(tmp_path / "result", b"of the other one")
+        return replace(beside, path)
+
+    monkeypatch.setattr(Path, "replace", meanwhile)
+    outputs.write(tmp_path / "result", b"of this one")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("result", b"of this one")]
+
+
+def test_a_folder_called_like_an_image_is_none(folder: Folder) -> None:
+    for name in ("images/picture0.jpg", "images/z.png", "maps/z.npy"):
+        (folder.root / name).mkdir()
+    assert folder.refine("--iterations", "0") == 0
+
+
 def test_a_list_says_which_images(folder: Folder) -> None:
     (folder.root / "maps" / "picture5.npy").unlink()
     (folder.root / "list.txt").write_text("picture2\npicture4.png\n\n")
@@ -210,6 +288,16 @@ def test_maps_of_another_size_are_brought_to_the_image(folder: Folder) -> None:
     assert folder.result("picture0").shape == (24, 32)
     agree = [np.mean((folder.result(name) == folder.truth(name))[1:]) for name in folder.names]
     assert np.mean(agree) > 0.9
+
+
+def test_what_is_resized_is_refused_like_any_other_map(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in folder.names:  # between 0 and 1 they would sum to 1
+        logits = np.zeros((2, 12, 16), dtype=np.float32)
+        logits[1] = np.where(np.arange(16) < 8, -5, 7)
+        logits[0] = np.where(np.arange(16) < 8, 7, -5)
+        np.save(folder.root / "maps" / f"{name}.npy", logits)
+    assert folder.refine("--resize") == 1
+    assert "probabilities run from -5 to 7, not 0 to 1: give softmax" in capsys.readouterr().err
 
 
 def test_settings_from_a_file_and_from_options(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,12 +322,20 @@ def test_settings_from_a_file_and_from_options(folder: Folder, capsys: pytest.Ca
         (["--bilateral-sxy", "0"], "bilateral_sxy must be positive"),
         (["--gaussian-sxy", "1", "2", "3"], "3 numbers for 2"),
         (["--iterations", "-1"], "iterations must be a whole number"),
+        (["--bilateral-srgb", "0"], "wrong settings: bilateral_srgb must be positive"),
+        (["--bilateral-srgb", "3", "5"], "wrong settings: bilateral_srgb has 2 numbers for 3 channels"),
+        (["--gaussian-compat", "nan"], "wrong settings: gaussian_compat must be a number, a vector or a square"),
+        (["--config", "words.yaml"], "wrong settings: bilateral_compat must be a number, a vector or a square"),
+        (["--config", "rows.yaml"], "wrong settings: gaussian_compat must be a number, a vector or a square"),
+        (["--config", "oblong.yaml"], "wrong settings: gaussian_compat must be a number, a vector or a square"),
         (["--jobs", "0"], "--jobs must be 1 or more"),
         (["--num-labels", "3"], "give their folder by --labels"),
         (["--labels", "maps"], "--num-labels 21"),
         (["--labels", "maps", "--num-labels", "3", "--confidence", "0.2"], "--confidence 0.2 must be above 1/3"),
         (["--labels", "nowhere", "--num-labels", "3"], "nowhere is not a folder"),
         (["--output", "images/out"], "images/out is within"),
+        (["--output", "."], "which is read, is within --output ., where results could overwrite it"),
+        (["--list", "latin.txt"], "--list latin.txt cannot be read, it is no text in UTF-8"),
         (["--output", "list"], "--output list is a file"),
         (["--list", "nowhere.txt"], "--list nowhere.txt cannot be read"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml cannot be read"),
@@ -254,10 +350,22 @@ def test_wrong_options(
 ) -> None:
     monkeypatch.chdir(folder.root)
     (folder.root / "list").touch()
+    (folder.root / "latin.txt").write_bytes("bäume\n".encode("latin-1"))
+    (folder.root / "words.yaml").write_text("bilateral_compat: strong\n")
+    (folder.root / "rows.yaml").write_text("gaussian_compat: [[1, 2], [3]]\n")
+    (folder.root / "oblong.yaml").write_text("gaussian_compat: [[1, 2, 3], [3, 4, 5]]\n")
     assert folder.refine(*given) == 1
     printed = capsys.readouterr().err
     assert told in printed
     assert printed.count("\n") == 1
+
+
+def test_maps_are_not_overwritten_by_results(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder.root / "maps").rename(folder.root / "probabilities")
+    before = np.load(folder.root / "probabilities" / "picture0.npy")
+    assert folder.refine("--save-probabilities", maps="probabilities", output=".") == 1
+    assert "give another folder" in capsys.readouterr().err
+    np.testing.assert_array_equal(np.load(folder.root / "probabilities" / "picture0.npy"), before)
 
 
 def test_photographs(tmp_path: Path, data_root: Path) -> None:
@@ -335,5 +443,5 @@ assert main(["refine", *given]) == main(["tune", *given, "--truth", "t"]) == 1
 
 def test_the_library_does_without_what_the_command_line_needs_and_that_names_it() -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=True)
-    needs = "it needs pillow, pyyaml: pip install 'crfgrad[cli]', or pip install pillow pyyaml\n"
+    needs = "it needs pillow, pyyaml: pip install pillow pyyaml\n"
     assert run.stderr == "".join(f"crfgrad {command}: {needs}" for command in ("refine", "tune"))

@@ -273,13 +273,38 @@ def test_wrong_inputs_are_named_before_anything_is_computed(
         (["--iterations", "0"], "--iterations must be 1 or more"),
         (["--bilateral-sxy", "0", "5"], "--bilateral-sxy 0 must be positive"),
         (["--bilateral-compat", "-3", "5"], "--bilateral-compat -3 must not be negative"),
+        (["--bilateral-sxy", "nan"], "--bilateral-sxy nan is no finite number"),
+        (["--gaussian-compat", "1", "inf"], "--gaussian-compat inf is no finite number"),
         (["--output", "."], ". is a folder"),
+        (["--output", "latin.txt/settings.yaml"], "latin.txt/settings.yaml cannot be written"),
+        (["--report", "latin.txt/report.html"], "latin.txt/report.html cannot be written"),
         (["--class-names", "nowhere"], "--class-names nowhere cannot be read"),
+        (["--class-names", "latin.txt"], "--class-names latin.txt cannot be read, it is no text in UTF-8"),
     ],
 )
-def test_wrong_options(given: list[str], told: str, folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options(
+    given: list[str],
+    told: str,
+    folder: Folder,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scores, "count", lambda *_: pytest.fail("computed"))
+    monkeypatch.chdir(folder.root)
+    (folder.root / "latin.txt").write_bytes("bäume\n".encode("latin-1"))
     assert folder.tune(*given) == 1
     assert told in capsys.readouterr().err
+
+
+def test_more_labels_than_a_report_shows_are_refused_before_anything_is_computed(
+    folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "count", lambda *_: pytest.fail("computed"))
+    for name in folder.names:
+        np.save(folder.root / "maps" / f"{name}.npy", np.full((256, 24, 32), 1 / 256, dtype=np.float32))
+    assert folder.tune("--report", str(folder.root / "report.html")) == 1
+    assert "a report shows up to 255 labels, the maps have 256: leave out --report" in capsys.readouterr().err
+    assert not (folder.root / "report.html").exists()
 
 
 class Page(HTMLParser):

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from crfgrad.cli.errors import CommandError
 from crfgrad.cli.workers import each
@@ -25,6 +26,33 @@ def test_all_items_come_back_with_what_was_returned_or_raised(jobs: int) -> None
 def test_a_process_that_is_ended_from_outside() -> None:
     with pytest.raises(CommandError, match=r"ended from outside, .* fewer --jobs; the same command goes on"):
         list(each(os._exit, [1, 1, 1], 2))
+
+
+def _end_at_three(number: int) -> None:
+    if number == 3:
+        time.sleep(0.3)  # the first two are finished by then
+        os._exit(1)
+
+
+def test_what_was_at_work_is_named() -> None:
+    with pytest.raises(CommandError, match=r"at work on (2 or )?3( or \d+)?: give fewer"):
+        list(each(_end_at_three, [1, 2, 3, *range(4, 50)], 2))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_process_keeps_its_threads(jobs: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert len(list(each(_inverse, [4, 2], jobs))) == 2
+        assert torch.get_num_threads() == 2
+        results = each(_inverse, [4, 2], jobs)
+        next(results)
+        assert torch.get_num_threads() == 1
+        results.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def _touch(path: Path) -> None:

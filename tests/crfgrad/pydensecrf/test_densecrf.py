@@ -246,7 +246,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     r"compat has shape (4, 3), but there are 4 labels": lambda: built(compat=noise(4, 3)),
     r"NaN or infinity in compat": lambda: built(compat=[np.nan] * 4),
     r"compat must be an array of real numbers, got object": lambda: built(compat=None),
-    r"sxy has 3 numbers for 2 channels": lambda: built(sxy=(3, 3, 3)),
+    r"sxy has 3 numbers for 2 axes": lambda: built(sxy=(3, 3, 3)),
     r"sxy must be positive, got 0": lambda: built(sxy=0),
     r"srgb has 2 numbers for 3 channels": lambda: built(srgb=(3, 3)),
     r"features must have shape (d, 130), got (130, 2)": lambda: points(built(), noise(130, 2), 3),

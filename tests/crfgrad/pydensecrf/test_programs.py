@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from crfgrad.pydensecrf.__main__ import main
 from tests.command_line import ROOT
 from tests.recorded import make_pydensecrf as made
 
@@ -116,3 +117,10 @@ def test_the_runner_is_python_with_another_package(tmp_path: Path) -> None:
     assert done.stdout == f"__main__ {os.path.relpath(script)} ['-a', 'b'] crfgrad.pydensecrf.densecrf\n"
     absent = subprocess.run([*RUNNER, "absent.py"], capture_output=True, text=True, timeout=100, check=False)
     assert absent.stderr == "there is no file absent.py to run\n"
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_of_the_runner(option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["crfgrad.pydensecrf", option])
+    main()
+    assert capsys.readouterr().out.startswith("python -m crfgrad.pydensecrf SCRIPT")

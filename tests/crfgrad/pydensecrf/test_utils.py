@@ -62,7 +62,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "labels must be integers, got float64": lambda: utils.unary_from_labels(np.array([1.0]), 3, 0.7),
     "scale must be above 0 and up to 1, got 2": lambda: utils.unary_from_softmax(SOFT, scale=2),
     "sm must have shape (labels, ...), got (2,)": lambda: utils.unary_from_softmax(SOFT[0]),
-    "sdims has 2 numbers for 3 channels": lambda: utils.create_pairwise_gaussian((1, 2), (3, 4, 5)),
+    "sdims has 2 numbers for 3 axes": lambda: utils.create_pairwise_gaussian((1, 2), (3, 4, 5)),
     "schan has 2 numbers for 3 channels": lambda: utils.create_pairwise_bilateral(
         (1, 1), (1, 2), np.zeros((4, 4, 3)), chdim=2
     ),
